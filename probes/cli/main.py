@@ -24,7 +24,7 @@ from extract.errors import (
 from extract.registry import PLACE, allow_code
 from extract.threads import set_threads
 from probes.cli.arguments import Command, Computing, print_help, print_program_help, read_allowed, read_command
-from probes.cli.commands import COMMANDS, find_command
+from probes.cli.commands import COMMANDS, HELP_GROUPS, find_command
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 MESSAGE = "icecore: interrupted; every row and head that is done is kept. Run the same command to go on.\n"
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, *argv: str) -> int:
     if name in ("", "-h", "--help"):
-        print_program_help(COMMANDS.values())
+        print_program_help(COMMANDS.values(), HELP_GROUPS)
         return 0 if name else USAGE_ERROR
     if name == "--version":
         from importlib.metadata import version

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from extract.errors import ConfigError, InputError, first_line, looked_in, printable
 from extract.run.extraction_spec import ExtractionProgress
 from probes.cli.arguments import Watched
-from probes.data.task import Task
+from probes.data.task import Task, notes_by_split
 from probes.data.task_table import task_title
 from probes.fitting.fit_options import EpochReport
 from probes.report.blocks import plain_text
@@ -72,7 +72,7 @@ def show_task(task: Task) -> None:
             lines.append(f"{label:10}{len(names)}: {', '.join(map(str, names[:MOST_NAMES]))}{more}")
     if isinstance(ends := info.of_kind.get("score_range"), list):
         lines.append(f"range     {ends[0]:g} to {ends[1]:g}")
-    show("\n".join([*lines, *(f"note      {note}" for note in info.notes)]))
+    show("\n".join([*lines, *(f"note      {note}" for note in notes_by_split(info.notes))]))
 
 
 def read_lines(name: str) -> list[str]:

@@ -22,7 +22,7 @@ from probes.report.scores import PlansScores, label_of, read_plans
 from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line, find_finished
 from probes.runs.grid import Grid, grid_of, plan_grid, read_search
-from probes.runs.run_config import load_run_task
+from probes.runs.run_config import RunConfig, load_run_task
 
 
 def run_command(args: RunArgs) -> int:
@@ -30,6 +30,7 @@ def run_command(args: RunArgs) -> int:
     if args.dry_run:
         task = load_run_task(args.config)
         show_task(task)  # before torch and the decoder are loaded
+        show(_heads_and_folder(args.config))
         with stop_signals(leave_at_once):
             from probes.cli.run_commands import estimate
 
@@ -49,6 +50,14 @@ def run_command(args: RunArgs) -> int:
         write_file(path, dump_config(args.data, path))
     show_run(folder, scores)
     return 0
+
+
+def _heads_and_folder(config: RunConfig) -> str:
+    seeds = f"seed{'s' * (len(config.seeds) > 1)} {', '.join(map(str, config.seeds))}"
+    return (
+        f"heads     {', '.join(config.heads)}; {seeds}\n"
+        f"results   {Path(config.runs) / config.name}, or beside it where that is another run"
+    )
 
 
 def sweep_command(args: SweepArgs) -> int:

@@ -475,7 +475,7 @@ class GradedTask(Task):
 
 
 Key = TypeVar("Key", bound=Hashable)
-MOST_LISTED, MOST_GOLDS, MOST_LETTERS = 10, 5, 60
+MOST_LISTED, MOST_GOLDS, MOST_LETTERS = 3, 5, 60
 """Limits of a note: texts, golds of a text, and letters of a text."""
 
 
@@ -493,7 +493,7 @@ def conflicting(keys: Iterable[Key], gold: Iterable[object]) -> dict[Key, list[o
 
 
 def conflict_notes(keys: Sequence[Key], gold: Sequence[object], noun: str, gold_noun: str) -> tuple[int, str]:
-    """Count the texts that have more than one gold, and list ten; `noun` (singular) and `gold_noun` name them."""
+    """Count the texts that have more than one gold, and list three; `noun` (singular) and `gold_noun` name them."""
     several = conflicting(keys, gold)
     listed = "; ".join(
         f"{_quote(key)}: {', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values[:MOST_GOLDS])}"
@@ -519,6 +519,19 @@ def overlaps(keys: Mapping[str, Sequence[Hashable]]) -> Iterator[tuple[str, str,
 def remarks(counts: Iterable[tuple[int, str]]) -> tuple[str, ...]:
     """Keep the remarks whose count is not zero."""
     return tuple(remark for count, remark in counts if count)
+
+
+def notes_by_split(notes: Iterable[str]) -> list[str]:
+    """Join the notes that begin with the same split, a line for each split; other notes come first, as they are."""
+    general: list[str] = []
+    of_split: dict[str, list[str]] = {}
+    for note in notes:
+        split, colon, rest = note.partition(": ")
+        if colon and split in SPLITS:
+            of_split.setdefault(split, []).append(rest)
+        else:
+            general.append(note)
+    return [*general, *(f"{split}: {'; '.join(rest)}" for split, rest in of_split.items())]
 
 
 def why_optimistic(task: "Task") -> str:

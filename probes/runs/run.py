@@ -29,7 +29,7 @@ from extract.run.extraction import (
 )
 from extract.run.shards import extract_shards, extract_views
 from extract.store.cache import LatentCache, ShardedCache
-from probes.data.task import Corpus, Task, TaskInfo
+from probes.data.task import Corpus, Task, TaskInfo, notes_by_split
 from probes.data.task_table import task_title
 from probes.fitting.fit_options import require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
@@ -288,7 +288,7 @@ def _run(
         config = config_of(config, cache)
         cache = show_as(cache, config.extraction) or cache
     task = load_run_task(config)
-    for note in task.notes:
+    for note in notes_by_split(task.notes):
         watcher.say(f"note: {note}")
     inferred = task.inferred_options()
     sources = config.sources | {f"task.options.{name}": "read from the data" for name in inferred}
@@ -306,7 +306,7 @@ def _run(
     extracted = time.monotonic()
     n_latents = f"{cache.n_words:,} words" if cache.is_words else f"{len(cache):,} texts"
     watcher.say(f"latents: {cache.path} ({n_latents}, {cache.default_pooling}, {len(cache.layers)} layers)")
-    folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
+    folder = _open_folder(config, config.name, cache, watcher)
     log = None
     if "wandb" in config.loggers:
         log = WandbLog(folder, config.to_dict())
@@ -449,6 +449,13 @@ def custom_names(config: RunConfig) -> list[tuple[str, str]]:
     return [*names, *(("head", name) for name in config.heads)]
 
 
+def _open_folder(config: RunConfig, name: str, cache: LatentCache, watcher: Watcher) -> Path:
+    folder = open_folder(config.runs, name, config.to_dict(), cache, sources=describe_sources(config))
+    if folder.name != name:
+        watcher.say(f"note: {name} in {config.runs} is a run of other settings or texts; this one is {folder.name}")
+    return folder
+
+
 def pretrain(
     config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = ""
 ) -> RunResult[PretrainingScores]:
@@ -456,9 +463,7 @@ def pretrain(
     from probes.runs.run_caches import config_of
 
     config = config_of(config, cache)
-    folder = open_folder(
-        config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache, sources=describe_sources(config)
-    )
+    folder = _open_folder(config, f"{config.name}-{AUTOENCODER}", cache, watcher)
     pretrained = EncoderStore(config, cache, watcher)
     for pooling in [cache.default_pooling] if config.views else cache.poolings:
         pretrained(pooling)

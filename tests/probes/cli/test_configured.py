@@ -47,12 +47,15 @@ def test_the_resolved_config_gives_the_same_scores(finished: Finished) -> None:
         assert scores["heads"][name].get("chosen") == result.get("chosen")
 
 
-def test_another_configuration_of_the_same_name_gets_its_own_folder(finished: Finished) -> None:
+def test_another_configuration_of_the_same_name_gets_its_own_folder(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = stamps(finished.folder)
     assert main(["run", str(finished.config), "--heads", "{layer-cosine: {}}", "--seeds", "[1]"]) == 0
     assert stamps(finished.folder) == before
     [other] = [path for path in (finished.base / "runs").iterdir() if path != finished.folder]
     assert other.name.startswith("tiny-")
+    assert f"is a run of other settings or texts; this one is {other.name}\n" in capsys.readouterr().err
     assert yaml.safe_load((other / "config.yaml").read_text(encoding="utf-8"))["seeds"] == [1]
     assert (other / "scores.json").is_file()
 
@@ -92,6 +95,8 @@ def test_a_dry_run_writes_nothing(
         assert out.startswith(
             "task      tiny-pairs (pairs): train 64, validation 32, test 32 rows\nrange     0 to 5\nnote "
         )
+        if command == "run":
+            assert "\nheads     cosine-mlp, layer-cosine, siamese-cosine; seeds 0, 3\nresults   runs/tiny, or beside it" in out
         assert "\nplan      causal\ntemplate  bos 'auto'" in out
         assert f"\npoolings  mean, last\nrows      {n_texts} unique texts" in out
         assert all(f"\n{line} " in out for line in ("tokens", "mean", "last", "disk", "time"))

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from extract.masks.mask_plan import PLANS
 from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from probes.cli import listing
 from probes.cli.arguments import Command, print_help, read_command, split_keys
-from probes.cli.commands import COMMANDS
+from probes.cli.commands import COMMANDS, HELP_GROUPS
 from probes.cli.main import MESSAGE, load_command, main
 from probes.data.task_table import CORPORA, INSTRUCTIONS, TASKS
 from probes.heads.head_table import HEADS
@@ -57,7 +58,10 @@ def test_alone_it_tells_its_usage_and_that_this_was_wrong(capsys: pytest.Capture
 def test_help_names_every_command(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([flag]) == 0
     out = capsys.readouterr().out
-    assert all(f"\n  {name} " in out for name in COMMANDS)
+    assert all(out.count(f"\n  {name} ") == 1 for name in COMMANDS)
+    assert re.findall(r"^(\S.*):$", out, re.MULTILINE) == list(HELP_GROUPS)
+    rows = [line for line in out.splitlines() if line.startswith("  ")]
+    assert len(rows) == len(COMMANDS), "a summary does not fit into a line"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

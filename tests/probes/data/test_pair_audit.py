@@ -12,6 +12,7 @@ from probes.data.pair_task import (
     repeats_earlier_pair,
     sentence_is_in,
 )
+from probes.data.task import notes_by_split
 
 Rows = dict[str, list[str] | list[float]]
 
@@ -106,3 +107,8 @@ def test_punctuation_explains_the_counts_others_give_for_stsb(icecore_data: Path
     assert len(conflicting_pairs(plain["train"])) == 16
     assert pair_is_in(plain["validation"], plain["train"]).sum() == 8
     assert pair_is_in(plain["test"], plain["train"]).sum() == 12
+
+
+def test_notes_are_joined_by_split() -> None:
+    notes = ("a sample", "train: 3 rows repeat", "test: 1 pair", "train: 2 pairs: 'a'", "odd: as it is")
+    assert notes_by_split(notes) == ["a sample", "odd: as it is", "train: 3 rows repeat; 2 pairs: 'a'", "test: 1 pair"]

@@ -128,7 +128,7 @@ def test_verify_prints_the_mask_of_every_block_and_draws_it(
     decoder = str(config.parent / "decoder")
     assert main(["verify", decoder, "backward:1", "--tokens", "4", "--picture", str(picture)]) == 0
     printed = capsys.readouterr().out
-    assert "block_02\n1 0 0 0\n1 1 0 0\n1 1 1 0\n1 1 1 1\n" in printed
+    assert "block_01 to block_02\n1 0 0 0\n1 1 0 0\n1 1 1 0\n1 1 1 1\n" in printed
     assert "block_03\n1 1 1 1\n0 1 1 1\n0 0 1 1\n0 0 0 1\n" in printed  # its own mask, whatever reached it from below
     assert "plan backward:1 took effect on decoder in 3 blocks, by themselves and in every head, at 5 layers" in printed
     assert picture.stat().st_size > 1000
