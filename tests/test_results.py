@@ -242,9 +242,18 @@ def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     assert f"three have {gain:.1f} points more than the first ({low:.1f} to {high:.1f})" in _unwrapped(
         "docs/results.md"
     )
-    plain, echo, _ = (100 * row["test"][0] for row in read_results("banking77-views")["rows"])
-    sentence = "the same probe has {:.1f} at the final norm, where the layer chosen of the plain mean has {:.1f}"
-    assert sentence.format(echo, plain) in _unwrapped("docs/results.md")
+    views, page = read_results("banking77-views"), _unwrapped("docs/results.md")
+    plain, echo, _ = views["rows"]
+    sentence = "the text written twice the same probe has {:.1f}, on the plain mean {:.1f}"
+    assert sentence.format(100 * echo["test"][0], 100 * plain["test"][0]) in page
+    _, before, _ = views["rows_of_another_processor"]["rows"]
+    leads = [views["leads_over_bag_of_words"][name] for name in ("plain", "echo")]
+    gaps = [(row["difference"], row["low"], row["high"]) for row in (echo, before)]
+    gaps += [(lead["value"], lead["low"], lead["high"]) for lead in leads]
+    for gap, form in zip(gaps, ["{:+.1f} ({:.1f} to {:.1f})"] * 2 + ["({:+.1f}, {:.1f} to {:.1f})"] * 2, strict=True):
+        assert form.format(*(100 * value for value in gap)) in page
+    n_echo = sum(layer.startswith("echo/") for layer in views["tied"])
+    assert f"{len(views['tied'])} are statistically tied with the best on test, {n_echo} of them of echo" in page
     for name in ("stsb-1000", "banking77"):
         search = read_results(f"grid-search-{name}")["search"]
         assert search["share"] <= 0.25 + 1e-9
