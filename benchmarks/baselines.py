@@ -1,6 +1,6 @@
 """What the tasks of the README's table give without a decoder: a bag of words, and each word's most frequent tag.
 
-    python -m benchmarks.baselines  # reads the files in $ICECORE_DATA, writes benchmarks/results/baselines.json
+`python -m benchmarks.baselines` reads the files in $ICECORE_DATA and writes benchmarks/results/baselines.json.
 """
 
 import json

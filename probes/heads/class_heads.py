@@ -15,7 +15,7 @@ from extract.errors import ConfigError, HeadError, TaskError, require_name
 from extract.records import Values
 from probes.data.class_task import ClassTask
 from probes.fitting.saved_fits import M
-from probes.heads.head_table import HeadOptions, Purpose
+from probes.heads.head_table import HeadOptions, PlannedRun
 from probes.heads.layer_head import Choice, FitContext, Fitted, LayerHead, only_channel
 from probes.heads.result import Rows
 from probes.latents.text_latents import (
@@ -200,9 +200,9 @@ class CentroidHead(ClassLayerHead[NearestCentroid]):
     values = KINDS
 
     @staticmethod
-    def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: ClassTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse with a TaskError a task without a train split, or a validation split to choose on."""
-        del purpose
+        del planned
         for split, instead in (("train", ""), ("validation", ", or use logistic-probe")):
             if split not in task.splits:
                 raise TaskError(
@@ -298,13 +298,13 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
     options: ThresholdOptions
 
     @staticmethod
-    def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: ClassTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task without two classes of pairs to separate, or without a split that may be chosen on."""
         require_rows(task)
         choose_on = resolved.options.choose_on
-        if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
+        if planned.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
             raise ConfigError(
-                f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan "
+                f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {planned.protocol}), on which no plan "
                 f"can be chosen; allowed: a split of task {task.name!r} but test ({', '.join(task.splits)}). Set "
                 "choose_on: validation, or run each plan by itself."
             )

@@ -177,7 +177,7 @@ def try_building(name: str, network: type[Any], arguments: Options) -> None:
 
 
 @dataclass(frozen=True)
-class Purpose:
+class PlannedRun:
     """The run that a head is to be fitted in."""
 
     protocol: str = "icecore"
@@ -192,7 +192,7 @@ class Purpose:
 class HeadEntry:
     """One row of the table of heads, whose functions and classes may be named by `later`.
 
-    A subclass of `probes.heads.layer_head.Head` has its functions as `run`, `check` and `take_apart`.
+    A subclass of `probes.heads.layer_head.Head` has its functions as `run`, `check` and `ablate`.
     """
 
     name: str
@@ -205,7 +205,7 @@ class HeadEntry:
     """What declares its options: dataclasses, instances whose values are the defaults, or a network's class."""
     evaluate: "Callable[[HeadOptions, FitContext, Reporter], HeadResult]"
     """Fits it for every seed or loads it, chooses as the protocol says and reads test once."""
-    check: Callable[[Any, HeadOptions, Purpose], None]
+    check: Callable[[Any, HeadOptions, PlannedRun], None]
     """Refuses a task it cannot be fitted on, before anything is extracted."""
     build: "Callable[..., FittedModule]"
     """Builds the network from the arguments it was saved with, ready for its weights. New rows of classes and numbers
@@ -215,7 +215,7 @@ class HeadEntry:
     oldest_schema: int = 1
     """Oldest schema of saved heads that it can be read from."""
     parts: "Callable[[HeadOptions, FitContext, HeadResult, str, Reporter], HeadParts] | None" = None
-    """Takes a fitted head apart (`probes.heads.layer_head`); None for one that is refitted on every layer."""
+    """Predicts from layers of a fitted head, and from sets of them; None for one that is refitted on every layer."""
     gives_probabilities: bool = False
     """Whether the softmax of its outputs is the probability of each class."""
 
@@ -239,7 +239,7 @@ def pair_head(name: str, network: Any, fit: EpochOptions | None, description: st
         check_options=later("probes.heads.pair_heads:PairFits.check_options", network),
         build=network,
         oldest_schema=2,
-        parts=later("probes.heads.pair_heads:PairFits.take_apart", network),
+        parts=later("probes.heads.pair_heads:PairFits.ablate", network),
     )
 
 
@@ -263,7 +263,7 @@ def token_head(
         evaluate=later("probes.heads.word_heads:TokenFits.run", network, fit),
         check=later("probes.heads.word_heads:TokenFits.check"),
         build=network,
-        parts=later("probes.heads.word_heads:TokenFits.take_apart", network, fit),
+        parts=later("probes.heads.word_heads:TokenFits.ablate", network, fit),
     )
 
 
@@ -276,7 +276,7 @@ def layer_head(
     """
     run, check, parts = (
         later(f"{head.place}.{method}") if isinstance(head, Later) else getattr(head, method)
-        for method in ("run", "check", "take_apart")
+        for method in ("run", "check", "ablate")
     )
     sources = (options,) if options else ()
     return HeadEntry(name, kind, description, sources, evaluate=run, check=check, build=build, parts=parts, **more)

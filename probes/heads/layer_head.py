@@ -29,7 +29,7 @@ from extract.store.cache import LatentCache
 from probes.data.task import why_optimistic
 from probes.fitting.fit_options import EpochReport, Protocol, find_protocol
 from probes.fitting.saved_fits import FitRecord, FittedModule, M, SavedHead, fit_or_load, load_fitted
-from probes.heads.head_table import AUTOENCODER, HEADS, HeadOptions, Purpose
+from probes.heads.head_table import AUTOENCODER, HEADS, HeadOptions, PlannedRun
 from probes.heads.result import Curve, HeadResult, Rows
 from probes.latents.text_latents import Channels, channels_of, join_pair
 from probes.metrics.bootstrap import Resampling, SeedSummary, UnitScorer
@@ -195,12 +195,12 @@ class HeadParts:
 class Head(ABC):
     """A head of a run: its options, on the task and the latents of the run.
 
-    The table of heads holds the methods of its class that need no head yet: `run`, `check` and `take_apart`.
+    The table of heads holds the methods of its class that need no head yet: `run`, `check` and `ablate`.
     """
 
     @staticmethod
     @abstractmethod
-    def check(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: Any, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task or options that the head cannot be fitted with, before anything is extracted."""
 
     @abstractmethod
@@ -218,7 +218,7 @@ class Head(ABC):
         return cls(*head).evaluate(reporter)
 
     @classmethod
-    def take_apart(cls, *arguments: Any) -> HeadParts:
+    def ablate(cls, *arguments: Any) -> HeadParts:
         """Make the head, and predict from its parts."""
         *head, result, split, reporter = arguments
         return cls(*head).parts(result, split, reporter)
@@ -246,7 +246,7 @@ class LayerHead(Head, Generic[M]):
     """Whether runs are compared by the predictions of every draw, of which the first is shown."""
 
     def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
-        self.check(context.task, resolved, Purpose(context.protocol))
+        self.check(context.task, resolved, PlannedRun(context.protocol))
         self.name, self.context, self.task = resolved.name, context, context.task
         self.resolved, self.options = resolved, resolved.options
         self.channels = channels_read(resolved, context)
@@ -395,10 +395,8 @@ class LayerHead(Head, Generic[M]):
         return module, FitRecord(self.name, self.channels.pooling, (self.channels.names[choice.layer],), details)
 
 
-def take_apart(
-    resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter
-) -> HeadParts:
-    """Take a head of a run, with its result, apart on a split; what is fitted for it stays in `context.folder`."""
+def ablate(resolved: HeadOptions, context: FitContext, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
+    """Predict a split from single layers of a fitted head and from sets of them; new fits stay in `context.folder`."""
     return (HEADS[resolved.name].parts or fit_every_layer)(resolved, context, result, split, reporter)
 
 

@@ -16,7 +16,7 @@ from extract.errors import ConfigError, HeadError, TaskError, require_counts, re
 from probes.data.class_task import ClassTask, NumberTask
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
-from probes.heads.head_table import HeadOptions, Purpose
+from probes.heads.head_table import HeadOptions, PlannedRun
 from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
 from probes.heads.result import MOST_LIKELY, NO_CHOICE, Rows
 from probes.latents.text_latents import ClassFeatures
@@ -155,15 +155,15 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
     options: ProbeOptions
 
     @staticmethod
-    def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: ClassTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted."""
         require_rows(task)
         options: ProbeOptions = resolved.options
-        is_one = names_one_layer(_extracted(resolved.layers, purpose.extracted))
-        if purpose.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
+        is_one = names_one_layer(_extracted(resolved.layers, planned.extracted))
+        if planned.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
             raise ConfigError(
                 f"head {resolved.name!r} has one layer and one C, and task {task.name!r} no validation split (protocol "
-                f"{purpose.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
+                f"{planned.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
                 "train decides on by cross-validation, or use protocol icecore."
             )
         has_choice = len(options.Cs) > 1 or not names_one_layer(resolved.layers) or "+" in resolved.pooling
@@ -349,10 +349,10 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
     options: FewShotOptions
 
     @staticmethod
-    def check(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: ClassTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task without rows to report, or without validation where a plan is to be chosen."""
         require_rows(task)
-        if purpose.chooses_plan and "validation" not in task.splits:
+        if planned.chooses_plan and "validation" not in task.splits:
             raise TaskError(
                 f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses its plan; add "
                 "rows to it, or use logistic-probe."
@@ -503,9 +503,9 @@ class RidgeHead(LayerHead[RidgeProbe]):
     options: RidgeOptions
 
     @staticmethod
-    def check(task: NumberTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: NumberTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task without splits to fit and choose on, or with fewer rows or groups than folds."""
-        del purpose  # there is always a score to choose a plan by
+        del planned  # there is always a score to choose a plan by
         if "train" not in task.splits or len(task.splits) == 1:
             raise TaskError(
                 f"task {task.name!r} has only {' and '.join(task.splits)}; add train, and validation or test rows."

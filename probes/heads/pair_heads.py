@@ -27,7 +27,7 @@ from probes.heads.head_table import (
     AUTOENCODER,
     SOURCES,
     HeadOptions,
-    Purpose,
+    PlannedRun,
     option_defaults,
     resolve_sources,
     try_building,
@@ -167,14 +167,14 @@ class PairFits(Head):
     context: FitContext
 
     @staticmethod
-    def check(task: PairTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: PairTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task without splits to fit and choose on, and autoencoders where a plan is chosen."""
-        if purpose.chooses_plan and resolved.start != "fresh":
+        if planned.chooses_plan and resolved.start != "fresh":
             raise ConfigError(
                 f"head {resolved.name!r} has start {resolved.start!r}, but a sweep fits no autoencoders, of which "
                 "every plan would need its own; use start: fresh, or `icecore run` for each plan."
             )
-        for split in dict.fromkeys(("train", "validation", find_protocol(purpose.protocol).selection)):
+        for split in dict.fromkeys(("train", "validation", find_protocol(planned.protocol).selection)):
             if split not in task.splits:
                 raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")
 

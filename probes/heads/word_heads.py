@@ -25,7 +25,7 @@ from extract.store.cache import LatentCache, ViewCache
 from probes.data.word_task import WordTask
 from probes.fitting.fit_options import LBW, LBW_TOKENS, MAGNET, EpochReport, find_protocol
 from probes.fitting.saved_fits import FitRecord, SavedHead, Unfinished, fit_or_load
-from probes.heads.head_table import HeadOptions, Purpose
+from probes.heads.head_table import HeadOptions, PlannedRun
 from probes.heads.layer_head import MIX, FitContext, Head, HeadParts, Heads, Reporter, Together, read_channels
 from probes.heads.result import NO_CHOICE, Curve, HeadResult
 from probes.heads.word_fits import (
@@ -53,14 +53,14 @@ class TokenFits(Head):
     context: FitContext
 
     @staticmethod
-    def check(task: WordTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: WordTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
         if "train" not in task.splits:
             raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
         if set(task.splits) == {"train"}:
             raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
-        if "validation" not in task.splits and (purpose.chooses_plan or resolved.options.chooses_epoch):
-            choice, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
+        if "validation" not in task.splits and (planned.chooses_plan or resolved.options.chooses_epoch):
+            choice, instead = ("its plan", "") if planned.chooses_plan else ("its epoch", ", or set keep: last")
             raise TaskError(
                 f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {choice}; add "
                 f"rows to it{instead}."

@@ -23,7 +23,7 @@ from probes.data.zero_shot_task import (
     ZeroShotTask,
     answer_names,
 )
-from probes.heads.head_table import HeadOptions, Purpose
+from probes.heads.head_table import HeadOptions, PlannedRun
 from probes.heads.layer_head import Choice, Fitted, HeadParts, LayerHead, Reporter, only_channel
 from probes.heads.result import HeadResult, Rows
 from probes.latents.text_latents import Channels, Transform, TransformOptions, fit_transform, no_transform, split_names
@@ -243,9 +243,9 @@ class SimilarityHead(LayerHead[ZeroShotHead]):
         return mean_scorer(units, metric=metric, unit="rows" if groups is None else "groups")
 
     @staticmethod
-    def check(task: ZeroShotTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    def check(task: ZeroShotTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task without validation, on which a layer is chosen, or without texts for a transform."""
-        del purpose
+        del planned
         if "validation" not in task.splits:
             raise TaskError(
                 f"task {task.name!r} has only {' and '.join(task.splits)}; add validation rows, on which head "

@@ -17,7 +17,7 @@ from extract.linear import estimated_products
 from extract.poolings.pooling_table import JOIN
 from probes.data.task import Same, Task
 from probes.heads.head_table import HEADS, HeadOptions, TaskKind
-from probes.heads.layer_head import FitContext, HeadParts, Reporter, Together, take_apart
+from probes.heads.layer_head import FitContext, HeadParts, Reporter, Together, ablate
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import channels_of
 from probes.layers.findings import VIEWS, Agreement, HeadFindings, Resampled, ViewCurve
@@ -328,7 +328,7 @@ class HeadStudy:
     @cached_property
     def parts(self) -> HeadParts:
         """The head, taken apart on the split."""
-        return take_apart(self.resolved, self.context, self.result, self.split, self.reporter)
+        return ablate(self.resolved, self.context, self.result, self.split, self.reporter)
 
     @cached_property
     def choice(self) -> tuple[str, str]:
@@ -338,7 +338,7 @@ class HeadStudy:
             return layer, self.result.chosen_on if len(parts.layers) > 1 else ""
         if "validation" in self.context.task.splits and split != "validation":
             split = "validation"
-            parts = take_apart(self.resolved, self.context, self.result, split, self.reporter)
+            parts = ablate(self.resolved, self.context, self.result, split, self.reporter)
         n_seeds, n_layers, n_rows = parts.alone.shape
         scores = parts.scorer.score(parts.alone.reshape(-1, n_rows)).reshape(n_seeds, n_layers).mean(0)
         return parts.layers[int(np.nanargmax(scores))], f"{split} among single layers"
@@ -383,7 +383,7 @@ class HeadStudy:
             folder = context.folder / "controls" / f"{control}_{seed}"
             quick = replace(context, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
             result = HEADS[self.resolved.name].evaluate(self.resolved, quick, self.reporter)
-            again = take_apart(self.resolved, quick, result, split, self.reporter)
+            again = ablate(self.resolved, quick, result, split, self.reporter)
             refits.append(_score_layers(again, self.resampling))
         values = np.stack([refit.value for refit in refits], axis=1)
         refitted = Resampled(values.mean(1), values, np.mean([refit.draws for refit in refits], axis=0))

@@ -15,7 +15,7 @@ from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
 from extract.records import to_plain
 from probes.data.task import Task
-from probes.heads.layer_head import FitContext, HeadParts, take_apart
+from probes.heads.layer_head import FitContext, HeadParts, ablate
 from probes.layers import FINDINGS
 from probes.layers.findings import (
     FINDINGS_SCHEMA,
@@ -272,7 +272,7 @@ def compare_at_layers(
     for run in compared:
         name = run.result.name
         context, resolved = _context_of(run.folder, str(caches), watcher), run.folder.options[name]
-        parts.append(take_apart(resolved, context, run.result, rows.split, partial(watcher.epochs, name)))
+        parts.append(ablate(resolved, context, run.result, rows.split, partial(watcher.epochs, name)))
     layers = parts[0].layers
     if parts[1].layers != layers:
         raise HeadError(

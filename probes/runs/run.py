@@ -33,7 +33,7 @@ from probes.data.task import Corpus, Task, TaskInfo, notes_by_split
 from probes.data.task_table import task_title
 from probes.fitting.fit_options import require_loggers, with_loggers
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.head_table import AUTOENCODER, HEADS, Purpose
+from probes.heads.head_table import AUTOENCODER, HEADS, PlannedRun
 from probes.heads.layer_head import FitContext
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import (
@@ -89,9 +89,9 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
             "template.document_instruction is set, but plans are chosen by one cache of queries and documents; leave "
             "it out, or run each plan by itself."
         )
-    purpose = Purpose(config.protocol, chooses_plan, config.extraction.layers)
+    planned = PlannedRun(config.protocol, chooses_plan, config.extraction.layers)
     for name, resolved in config.resolve_heads().items():
-        HEADS[name].check(task, resolved, purpose)
+        HEADS[name].check(task, resolved, planned)
 
 
 def obtain_cache(

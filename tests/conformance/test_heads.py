@@ -15,7 +15,7 @@ from extract.errors import IcecoreError, TaskError, UnknownNameError
 from extract.registry import option_names, resolve
 from probes.data.task import Task
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.head_table import HEADS, HeadEntry, Purpose, resolve_head
+from probes.heads.head_table import HEADS, HeadEntry, PlannedRun, resolve_head
 from probes.heads.layer_head import FitContext, load_head
 from probes.heads.result import HeadResult
 from probes.report.scores import read_result
@@ -45,7 +45,7 @@ def quick_options(case: str) -> dict[str, Any]:
 
 def accepts(entry: HeadEntry, task: Task) -> bool:
     try:
-        entry.check(task, resolve_head(entry.name, {}), Purpose())
+        entry.check(task, resolve_head(entry.name, {}), PlannedRun())
     except IcecoreError:
         return False
     return True
@@ -157,7 +157,7 @@ def test_a_task_without_the_split_it_needs_is_refused_in_a_sentence(name: str) -
     task, needed = task_of(name), "train" if KINDS[HEADS[name].kind].needs_train else "validation"
     with pytest.raises(TaskError, match=needed) as caught:  # some kinds refuse it before there is a task to check
         rest = {split: rows for split, rows in task.splits.items() if split != needed}
-        HEADS[name].check(task.replaced(splits=type(task.splits)(rest)), resolve_head(name, {}), Purpose())
+        HEADS[name].check(task.replaced(splits=type(task.splits)(rest)), resolve_head(name, {}), PlannedRun())
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
 

@@ -96,7 +96,10 @@ def test_a_dry_run_writes_nothing(
             "task      tiny-pairs (pairs): train 64, validation 32, test 32 rows\nrange     0 to 5\nnote "
         )
         if command == "run":
-            assert "\nheads     cosine-mlp, layer-cosine, siamese-cosine; seeds 0, 3\nresults   runs/tiny, or beside it" in out
+            assert (
+                "\nheads     cosine-mlp, layer-cosine, siamese-cosine; seeds 0, 3\nresults   runs/tiny, or beside it"
+                in out
+            )
         assert "\nplan      causal\ntemplate  bos 'auto'" in out
         assert f"\npoolings  mean, last\nrows      {n_texts} unique texts" in out
         assert all(f"\n{line} " in out for line in ("tokens", "mean", "last", "disk", "time"))

@@ -9,7 +9,7 @@ import pytest
 
 from extract.errors import CacheError, HeadError, InputError, UnknownNameError
 from extract.records import to_plain
-from probes.heads.layer_head import take_apart
+from probes.heads.layer_head import ablate
 from probes.layers import FINDINGS
 from probes.layers.findings import OF_TEXTS, VIEWS, describe_layers, load_findings, load_predictions, read_findings
 from probes.layers.study import StudyOptions
@@ -68,11 +68,11 @@ def test_two_runs_of_the_same_rows_differ_layer_by_layer(
     rng = np.random.default_rng(0)
 
     def noised(resolved: Any, setting: Any, *rest: Any) -> Any:
-        parts: Any = take_apart(resolved, setting, *rest)
+        parts: Any = ablate(resolved, setting, *rest)
         is_copy = setting.folder.parent == copied
         return replace(parts, alone=parts.alone + rng.normal(size=parts.alone.shape)) if is_copy else parts
 
-    monkeypatch.setattr("probes.runs.layer_studies.take_apart", noised)
+    monkeypatch.setattr("probes.runs.layer_studies.ablate", noised)
     gaps = compare_at_layers(finished.folder, copied, head="layer-cosine", **how)
     known = gaps.dropna()
     assert np.allclose(known["value"], alone["layer-cosine"][known.index])

@@ -12,7 +12,7 @@ import pytest
 from extract.errors import HeadError
 from probes.fitting.fit_options import ignore_epoch
 from probes.heads.head_table import resolve_head
-from probes.heads.layer_head import FitContext, take_apart
+from probes.heads.layer_head import FitContext, ablate
 from probes.layers import PREDICTED
 from probes.layers.findings import LayerPredictions, load_predictions, save_predictions
 from probes.metrics.bootstrap import SeedSummary
@@ -253,7 +253,7 @@ def test_a_head_predicts_of_its_chosen_layer_alone_what_its_run_did(made: MadeRu
         if "test" not in result.names:
             continue
         setting = FitContext(made.cache, made.task, (0, 3), 100, "cpu", tmp_path)
-        parts = take_apart(resolve_head(name, options), setting, result, "test", lambda _: ignore_epoch)
+        parts = ablate(resolve_head(name, options), setting, result, "test", lambda _: ignore_epoch)
         kept = LayerPredictions.of(name, "test", parts.layers, parts.alone, parts.names, parts.likely)
         if result.chosen["layer"] in parts.layers:  # not that of a mix
             chosen = parts.layers.index(result.chosen["layer"])

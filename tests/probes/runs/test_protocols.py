@@ -13,7 +13,7 @@ from extract.inputs.tokens import TextEncoder
 from extract.store.cache import LatentCache
 from probes.data.pair_task import PairTask
 from probes.fitting.fit_options import PROTOCOLS, ignore_epoch
-from probes.heads.head_table import HEADS, Purpose, resolve_head
+from probes.heads.head_table import HEADS, PlannedRun, resolve_head
 from probes.heads.layer_head import FitContext, load_head
 from probes.runs.run import run
 from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
@@ -214,9 +214,9 @@ def test_a_fit_of_fewer_than_ten_epochs_is_tested_at_its_end(setting: FitContext
 def test_the_split_that_chooses_must_be_there(tmp_path: Path) -> None:
     task = make_task(sizes={"train": 60, "validation": 40})
     resolved = resolve_head("cosine-mlp", QUICK)
-    HEADS["cosine-mlp"].check(task, resolved, Purpose())
+    HEADS["cosine-mlp"].check(task, resolved, PlannedRun())
     with pytest.raises(TaskError, match="task 'planted' has no split 'test', which every head needs; add rows to it"):
-        HEADS["cosine-mlp"].check(task, resolved, Purpose("freeze-released"))
+        HEADS["cosine-mlp"].check(task, resolved, PlannedRun("freeze-released"))
     cache = plant(tmp_path / "c.h5", task)
     setting = FitContext(cache, task, (0,), 100, "cpu", tmp_path, protocol="freeze-released")
     with pytest.raises(TaskError, match="has no split 'test'; it has: train, validation"):

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from extract.errors import HeadError, TaskError
-from probes.heads.head_table import Purpose, resolve_head
+from probes.heads.head_table import PlannedRun, resolve_head
 from probes.heads.layer_head import load_head
 from probes.heads.linear_probes import FewShotHead, FewShotOptions, draw_rows
 from probes.latents.text_latents import ClassFeatures, channels_of
@@ -87,6 +87,6 @@ def test_what_cannot_be_chosen_or_fitted_is_refused(tmp_path: Path) -> None:
     one = evaluate("few-shot-probe", {**FEW, "layers": PLANTED}, where)
     assert (one.selection, one.chosen["layer"]) == ("nothing to choose", PLANTED)
     with pytest.raises(TaskError, match="'validation', on which head 'few-shot-probe' chooses its plan"):
-        FewShotHead.check(task, resolve_head("few-shot-probe", {}), Purpose(chooses_plan=True))
+        FewShotHead.check(task, resolve_head("few-shot-probe", {}), PlannedRun(chooses_plan=True))
     with pytest.raises(HeadError, match="draws is 0; allowed: a whole number of at least 1"):
         replace(FewShotOptions(), draws=0)

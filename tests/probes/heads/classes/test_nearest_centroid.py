@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from extract.errors import TaskError
 from probes.heads.class_heads import KINDS, CentroidHead, NearestCentroid
-from probes.heads.head_table import Purpose, resolve_head
+from probes.heads.head_table import PlannedRun, resolve_head
 from tests.probes.data.planted_classes import make_class_task, plant_classes
 from tests.probes.heads.evaluating import evaluate, make_setting
 
@@ -52,4 +52,4 @@ def test_a_task_without_validation_is_refused() -> None:
     with pytest.raises(
         TaskError, match=r"no split 'validation', which head 'nearest-centroid' needs; .*, or use logistic-probe\."
     ):
-        CentroidHead.check(task, resolve_head("nearest-centroid", {}), Purpose())
+        CentroidHead.check(task, resolve_head("nearest-centroid", {}), PlannedRun())

@@ -14,8 +14,8 @@ from sklearn.preprocessing import StandardScaler
 from extract import registry
 from extract.errors import HeadError, TaskError
 from probes.fitting.fit_options import ignore_epoch
-from probes.heads.head_table import HEADS, Purpose, layer_head, register_head, resolve_head
-from probes.heads.layer_head import load_head, take_apart
+from probes.heads.head_table import HEADS, PlannedRun, layer_head, register_head, resolve_head
+from probes.heads.layer_head import ablate, load_head
 from probes.heads.linear_probes import RidgeHead, RidgeOptions, RidgeProbe, fit_ridge
 from probes.metrics.bootstrap import Resampling, summarise_seeds
 from tests.probes.data.planted_numbers import make_number_task, plant_numbers
@@ -91,16 +91,16 @@ def test_a_user_makes_a_head_of_one_layer_from_a_class(tmp_path: Path, monkeypat
     saved = load_head(tmp_path / "heads" / "rounded")
     assert isinstance(saved.head, RidgeProbe)
     resolved = resolve_head("rounded", {})
-    parts = take_apart(resolved, setting, result, "validation", lambda _: ignore_epoch)
+    parts = ablate(resolved, setting, result, "validation", lambda _: ignore_epoch)
     assert parts.alone.shape == (1, len(LAYERS), len(task.rows("validation")))
 
 
 def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
     resolved, few = resolve_head("ridge-probe", {}), make_number_task(sizes={"train": 60, "test": 60}, groups=15)
     with pytest.raises(TaskError, match="has only train; add train, and validation or test rows"):
-        RidgeHead.check(make_number_task(sizes={"train": 20}), resolved, Purpose())
+        RidgeHead.check(make_number_task(sizes={"train": 20}), resolved, PlannedRun())
     with pytest.raises(HeadError, match="train has 4 rows or groups for 5 folds"):
-        RidgeHead.check(few, resolved, Purpose())
+        RidgeHead.check(few, resolved, PlannedRun())
     with pytest.raises(HeadError, match="a latent is NaN or infinite"):
         fit_ridge(torch.full((8, 2), torch.nan), torch.arange(8.0), (1.0,))
     same = write_latents(tmp_path / "c.h5", few.texts(), {"mean": np.ones((len(LAYERS), 120, WIDTH), np.float32)})

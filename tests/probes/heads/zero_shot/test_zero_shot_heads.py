@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.heads import zero_shot_heads as similarity
-from probes.heads.head_table import HEADS, Purpose, resolve_head
+from probes.heads.head_table import HEADS, PlannedRun, resolve_head
 from probes.heads.zero_shot_heads import (
     LayerReader,
     SearchHead,
@@ -178,9 +178,9 @@ def test_a_transform_needs_texts_to_be_fitted_on() -> None:
     sizes = {"validation": 30, "test": 30}
     task, resolved = make_bitext(sizes=sizes), resolve_head("layer-translate", {"transform": "whiten"})
     with pytest.raises(TaskError, match="has no split 'train', which a transform is fitted on"):
-        SimilarityHead.check(task, resolved, Purpose())
-    SimilarityHead.check(make_retrieval(sizes=sizes), resolved, Purpose())  # fitted on the corpus
-    SimilarityHead.check(task, resolve_head("layer-translate", {}), Purpose())
+        SimilarityHead.check(task, resolved, PlannedRun())
+    SimilarityHead.check(make_retrieval(sizes=sizes), resolved, PlannedRun())  # fitted on the corpus
+    SimilarityHead.check(task, resolve_head("layer-translate", {}), PlannedRun())
 
 
 def test_a_latent_that_is_not_finite_is_refused_by_layer(tmp_path: Path) -> None:
