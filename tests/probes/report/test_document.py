@@ -15,7 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 from extract.masks.mask_plan import parse_plan
-from probes.metrics.bootstrap import Resampling, difference, paired_scores
+from probes.metrics.bootstrap import Resampling, SeedSummary, difference, paired_scores
 from probes.report.blocks import (
     Caution,
     Document,
@@ -527,8 +527,19 @@ def test_every_kind_has_two_sentences(made: MadeRun) -> None:
     assert f" {100 * best.mean('validation'):.1f}" in first
     assert ("the next head, `" in first) is (len(made.scores.heads) > 1)
     found = best.summary["test"][best.metric]
-    interval = f"(95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
-    assert re.match(rf"On test it has {100 * found.mean:.1f}( ± [\d.]+)? {re.escape(interval)}[,.]", second)
+    interval = f" (95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
+    if found.low == 1:
+        interval = ", as every row is right; resampling these rows says nothing about new ones"
+    assert re.match(rf"On test it has {100 * found.mean:.1f}( ± [\d.]+)?{re.escape(interval)}[,.]", second)
+
+
+@pytest.mark.parametrize(("value", "says"), [(1.0, "100.0, as every row is right"), (0.0, "0.0, as no row is right")])
+def test_an_interval_without_width_is_not_reported(classes: MadeRun, value: float, says: str) -> None:
+    best = best_result(classes.scores.heads.values())
+    summary = SeedSummary(value, 0.0, value, value, 0.95, (value,))
+    made = classes.with_head(best.name, summary={**best.summary, "test": {best.metric: summary}})
+    assert f"On test it has {says}; resampling these rows says nothing about new ones" in lead(made)
+    assert "95 % interval" not in lead(made).partition("On test")[2]
 
 
 def of_earlier_version(made: MadeRun) -> MadeRun:
