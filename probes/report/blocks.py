@@ -89,7 +89,21 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+( ?[%±(].*| to .*)?")
 _MARK = re.compile(r"[*\[`]|(?<!\w)_|_(?!\w)|\\(?=[\W_])")
 NOTHING = "-"
 """Written where there is no number."""
-LABELS = {"pearson": "Pearson", "spearman": "Spearman"}
+LABELS = {
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "v-measure": "V-measure",
+    "ndcg@10": "nDCG@10",
+    "map": "MAP",
+    "mrr": "MRR",
+    "span-f1": "span F1",
+    "weighted-f1": "weighted F1",
+    "macro-f1": "macro F1",
+    "bitext-f1": "bitext F1",
+    "average-precision": "average precision",
+    "threshold-accuracy": "accuracy at a threshold",
+    "bitext-accuracy": "bitext accuracy",
+}
 """How metrics are written where not by their name."""
 
 
