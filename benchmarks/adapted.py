@@ -154,9 +154,10 @@ def gather(study: Path, decoder: str = DECODER) -> dict[str, Any]:
 
 
 def gather_beside(study: Path, file: Path) -> dict[str, Any]:
-    """Add what was measured of the same adapters on another device; a head differs from one to another."""
+    """Add what was measured on another device, where heads differ: of the same adapters, or of those `trained_here`."""
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     beside = {"machine": describe_machine(choose_device("auto")), "abilities": _abilities(study)}
+    beside["trained_here"] = [name for name in ADAPTERS if (study / "adapters" / name / RECORD).exists()]
     return results | {"beside": beside | {"tasks": _tasks(study)}}
 
 

@@ -187,8 +187,9 @@ def test_the_page_says_what_adapters_changed_for_probes() -> None:
 
 def test_the_page_says_what_names_gain_on_one_kind_of_device() -> None:
     page, rows, names = _unwrapped("docs/results.md"), probes("smollm2", is_beside=True), "wnut17 token-classifier"
-    first = rows["wiki-0", names]
-    assert f"the first adapter has {gain(first)} more, corrected p = {first['p_value']:.3f}, the one" in page
+    first, second = rows["wiki-0", names], rows["wiki-1", names]
+    gains = f"has {gain(first)} more, corrected p = {first['p_value']:.3f}, that of seed 1 {gain(second)},"
+    assert f"the first adapter {gains}" in page
     assert first["p_value"] > 0.05
     less = [-100 * rows[run, names]["difference"] for run in ("all", "bidirectional")]
     assert f"with contrast {less[0]:.1f} less, and `bidirectional` without training {less[1]:.1f} less" in page
@@ -197,9 +198,12 @@ def test_the_page_says_what_names_gain_on_one_kind_of_device() -> None:
     broken = [row for (run, _), row in rows.items() if run == "bidirectional"]
     assert len(broken) == 4
     assert all(row["p_value"] < 0.05 and row["high"] < 0 for row in broken)
-    cosines, head = rows["wiki-0", "layer-cosine"], rows["wiki-0", "siamese-cosine"]
-    assert cosines["high"] < 0
-    assert head["p_value"] > 0.05
+    for seed in ("wiki-0", "wiki-1"):
+        cosines, head = rows[seed, "layer-cosine"], rows[seed, "siamese-cosine"]
+        assert cosines["high"] < 0
+        assert head["p_value"] > 0.05
+    assert f"lose 5.4 on SmolLM2, with another seed {-100 * cosines['difference']:.1f}." in page
+    assert read_results("adapted-smollm2")["beside"]["trained_here"] == ["wiki-1"]
 
 
 def test_the_page_says_that_choosing_among_five_gains_nothing() -> None:

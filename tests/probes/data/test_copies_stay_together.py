@@ -108,12 +108,12 @@ def test_different_texts_are_drawn_as_if_nobody_had_looked() -> None:
     assert (hold_out_any(90, fraction=0.1, seed=2) == hold_out_any(90, fraction=0.1, seed=2, copies=names)).all()
 
 
-def test_ten_texts_with_conflicting_gold_are_listed(tmp_path: Path) -> None:
+def test_three_texts_with_conflicting_gold_are_listed(tmp_path: Path) -> None:
     rows = [{"text": text, "label": f"c{k % 3}"} for k, text in enumerate(texts(60))]
     rows += [{"text": row["text"], "label": "other"} for row in rows[:12]]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     task = load_task("class-files", files={"train": str(tmp_path / "a.jsonl")}, split="given")
     [note] = [note for note in task.notes if "different labels" in note]
     assert note.startswith("train: 12 texts occur more than once with different labels ('The frost café near house 0")
-    assert note.count("other") == 10
+    assert note.count("other") == 3
     assert note.endswith(", ...)")
