@@ -96,14 +96,6 @@ LABELS = {
     "ndcg@10": "nDCG@10",
     "map": "MAP",
     "mrr": "MRR",
-    "span-f1": "span F1",
-    "f1-weighted": "weighted F1",
-    "f1-macro": "macro F1",
-    "f1-micro": "micro F1",
-    "bitext-f1": "bitext F1",
-    "average-precision": "average precision",
-    "threshold-accuracy": "accuracy at a threshold",
-    "bitext-accuracy": "bitext accuracy",
 }
 """How metrics are written where not by their name."""
 

@@ -339,7 +339,7 @@ class WordReport(KindReport):
     columns = (
         HEAD,
         POINT,
-        Column("metric", lambda row: metric_label(row.metric) + " (strict)" * _is_strict(row)),
+        Column("metric", lambda row: row.metric + " (strict)" * _is_strict(row)),
         *SCORES,
         replace(SEEDS, on_screen=False),
         EPOCHS,

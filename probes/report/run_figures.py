@@ -18,9 +18,9 @@ from scipy.stats import probplot
 
 from probes.data.task_table import task_title
 from probes.heads.result import Curve, HeadResult, Residuals
-from probes.metrics.prediction_metrics import NO_PREDICTION
+from probes.metrics.prediction_metrics import CORRELATIONS, NO_PREDICTION
 from probes.report import style
-from probes.report.blocks import LABELS, describe_point, interval, metric_label, percent, score_unit, side_by_side
+from probes.report.blocks import describe_point, interval, metric_label, percent, score_unit, side_by_side
 from probes.report.document import Context
 from probes.report.scores import (
     NUMBER_COLUMNS,
@@ -252,7 +252,7 @@ def draw_baselines(axes: Axes, frame: pd.DataFrame) -> None:
     """
     low, high = axes.get_ylim()
     splits = frame.loc[frame["record"] == "curve", "split"]
-    is_near = frame["metric"].iloc[0] in LABELS and low < 0.25 * high  # of a correlation
+    is_near = frame["metric"].iloc[0] in CORRELATIONS and low < 0.25 * high  # of a correlation
     chance = {"chance": 0.0} if is_near else {}
     style.draw_levels(axes, baseline_levels(frame[frame["split"] == splits.iloc[0]]) | chance)
 
