@@ -518,7 +518,7 @@ def _worth(result: HeadResult, compared: str) -> str:
         return f"On {split} it has no score{reason}."
     ends = "" if math.isnan(score.low) else f" (95 % interval {interval(score)})"
     if score.low == score.high and score.mean in (0, 1) and result.metric not in CORRELATIONS:
-        ends = f", as {'every' if score.mean else 'no'} row is right; resampling these rows says nothing about new ones"
+        ends = f" ({'every' if score.mean else 'no'} row is right, so resampling says nothing about new ones)"
     parts = [f"On {split} it has {spread(score)}{ends}", compared]
     return ", ".join(filter(None, [*parts, "which is optimistic" * result.is_optimistic])) + "."
 

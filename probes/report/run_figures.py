@@ -252,7 +252,7 @@ def draw_baselines(axes: Axes, frame: pd.DataFrame) -> None:
     """
     low, high = axes.get_ylim()
     splits = frame.loc[frame["record"] == "curve", "split"]
-    is_near = frame["metric"].iloc[0] in CORRELATIONS and low < 0.25 * high  # of a correlation
+    is_near = frame["metric"].iloc[0] in CORRELATIONS and low < 0.25 * high
     chance = {"chance": 0.0} if is_near else {}
     style.draw_levels(axes, baseline_levels(frame[frame["split"] == splits.iloc[0]]) | chance)
 

@@ -529,16 +529,16 @@ def test_every_kind_has_two_sentences(made: MadeRun) -> None:
     found = best.summary["test"][best.metric]
     interval = f" (95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
     if found.low == 1:
-        interval = ", as every row is right; resampling these rows says nothing about new ones"
+        interval = " (every row is right, so resampling says nothing about new ones)"
     assert re.match(rf"On test it has {100 * found.mean:.1f}( ± [\d.]+)?{re.escape(interval)}[,.]", second)
 
 
-@pytest.mark.parametrize(("value", "says"), [(1.0, "100.0, as every row is right"), (0.0, "0.0, as no row is right")])
+@pytest.mark.parametrize(("value", "says"), [(1.0, "100.0 (every row"), (0.0, "0.0 (no row")])
 def test_an_interval_without_width_is_not_reported(classes: MadeRun, value: float, says: str) -> None:
     best = best_result(classes.scores.heads.values())
     summary = SeedSummary(value, 0.0, value, value, 0.95, (value,))
     made = classes.with_head(best.name, summary={**best.summary, "test": {best.metric: summary}})
-    assert f"On test it has {says}; resampling these rows says nothing about new ones" in lead(made)
+    assert f"On test it has {says} is right, so resampling says nothing about new ones)" in lead(made)
     assert "95 % interval" not in lead(made).partition("On test")[2]
 
 
