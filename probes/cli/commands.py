@@ -246,7 +246,7 @@ class SweepArgs(Configured, Computing):
     test: str = option(
         "chosen", "points that test is read for: the chosen and the reference, or all", values=("chosen", "all")
     )
-    dry_run: bool = option(False, "list the points; compute nothing")
+    dry_run: bool = option(False, "list the points, and what keeps one from being computed; compute nothing")
 
 
 @command(

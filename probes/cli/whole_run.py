@@ -65,11 +65,14 @@ def sweep_command(args: SweepArgs) -> int:
     grid = choose_grid(args)
     strategy, budget = read_search(args.config, args.search, args.budget)
     if args.dry_run:
+        from probes.runs.sweep_caches import foresee_misfits
         from probes.runs.sweep_run import load_checked
 
         args.config.check_heads()
-        load_checked(grid.check_heads(), args.test, strategy, budget)
-        sys.stdout.write("".join(f"{point.plan.text if grid.is_of_plans else point.label}\n" for point in grid.points))
+        misfits = foresee_misfits(grid, load_checked(grid.check_heads(), args.test, strategy, budget))
+        for point in grid.points:
+            label = point.plan.text if grid.is_of_plans else point.label
+            sys.stdout.write(f"{label}: {misfits[point.label]}\n" if point.label in misfits else f"{label}\n")
         return 0
     search = {"search": strategy, "budget": budget} if strategy else {}
     finished = find_finished(args.config, grid, test=args.test, removes=args.remove_decoders, **search)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from extract.decoders.decoder import Decoder, load_decoder
+from extract.decoders.decoder import Decoder, load_decoder, read_n_blocks
 from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, select_layers
-from extract.decoders.fetch import is_fetched, remove_fetched
+from extract.decoders.fetch import is_fetched, list_decoder_files, remove_fetched
 from extract.errors import CacheIncompleteError, ConfigError, IcecoreError, first_line
 from extract.files import digest_json
 from extract.inputs.joined_text import JoinedText
@@ -182,6 +182,21 @@ def find_misfits(families: Sequence[Sequence[Point]], n_blocks: int, *, is_only:
             if is_only:
                 raise ConfigError(f"the point {point.label} of the sweep: {error}") from error
             misfits[point.label] = first_line(error)
+    return misfits
+
+
+def foresee_misfits(grid: Grid, tasks: Mapping[str, Task]) -> dict[str, str]:
+    """Say by label what cannot be computed, as far as configurations of decoders on this computer tell."""
+    misfits = grid.unread
+    for _, families in find_families(grid, tasks):
+        spec = families[0][0].config.decoder
+        try:
+            if list_decoder_files(spec.merge[0].name if spec.merge else spec.name):
+                misfits |= find_misfits(families, read_n_blocks(spec), is_only=grid.has_one_decoder)
+        except (IcecoreError, OSError, RuntimeError) as error:
+            if grid.has_one_decoder:
+                raise
+            misfits |= {point.label: first_line(error) for family in families for point in family}
     return misfits
 
 

@@ -770,6 +770,7 @@ def test_a_task_to_choose_on_that_several_values_are_is_refused(config: RunConfi
             ["--over", "heads.layer-cosine.transform=none,bogus"],
             "the point transform=bogus of the sweep: unknown transform 'bogus'",
         ),
+        (["--over", "plan=causal,backward:99"], "the point plan=backward:99 of the sweep: the mask plan"),
     ],
 )
 def test_a_dry_run_refuses_what_the_sweep_would(
@@ -786,6 +787,25 @@ def test_a_dry_run_refuses_what_the_sweep_would(
     ]
     assert main([*whole, *argv, "--dry-run"]) == 1
     assert sentence in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_keeps_a_point_from_being_computed(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_decoder(tmp_path / "shallow", num_hidden_layers=2)
+    decoders = f"decoder.name={decoder_folder},{tmp_path / 'shallow'},nosuchname"
+    words = ["--task.name", "sts-sample", "--heads", "{layer-cosine: {}}", "--over", "plan=causal,backward:3"]
+    assert main(["sweep", *words, "--over", decoders, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert [line for line in lines if ": " not in line] == [
+        f"plan=causal, decoder.name={decoder_folder.name}",
+        "plan=causal, decoder.name=shallow",
+        f"plan=backward:3, decoder.name={decoder_folder.name}",
+    ]
+    assert all(
+        "nosuchname" in line or "needs 3 blocks, but the decoder has 2" in line for line in lines if ": " in line
+    )
 
 
 def test_a_sweep_predicts_nothing_and_says_what_does(
