@@ -25,7 +25,7 @@ from probes.metrics.significance import (
     bootstrap_p_value,
     joint_intervals,
     permutation_p_value,
-    variance_components,
+    seed_errors,
 )
 from probes.runs.folder import describe_program
 
@@ -328,9 +328,10 @@ def seed_rates(n_seeds: int, n_rows: int, *, spread: float = 0.03, n_simulations
         scorer = correlation_scorer(gold, metric="pearson")
         values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(seed=number))
         low, high = np.quantile(resampled.mean(0), [LEVEL / 2, 1 - LEVEL / 2])
-        found = variance_components(values, resampled, seed=number)
+        with_seeds = resampled.mean(0) + seed_errors(values, resampled.shape[1], seed=number)
+        low_b, high_b = np.quantile(with_seeds, [LEVEL / 2, 1 - LEVEL / 2])
         of_rows.append(bool(low <= RHO <= high))
-        of_both.append(bool(found.low <= RHO <= found.high))
+        of_both.append(bool(low_b <= RHO <= high_b))
     return {
         "n_seeds": n_seeds,
         "n_rows": n_rows,

@@ -41,7 +41,7 @@ from extract.inputs.tokens import (
     lay_windows,
     show_row,
 )
-from extract.poolings.pooling_table import find_token_set, select_word_poolings
+from extract.poolings.pooling_table import select_word_poolings
 from extract.poolings.poolings import Joiner, require_joinable, require_tokens
 from extract.run.extraction_spec import (
     WINDOW_TEXTS,
@@ -77,61 +77,36 @@ def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> 
                 f"on_long is 'windows', but the plan {spec.plan!r} puts a placeholder before the text, which has one; "
                 "allowed: 'truncate' or 'error'."
             )
-    window = decoder.description.window - (spec.mask_plan.prepend is not None)
-    encode: Encoder
+    most, prepends = decoder.longest_dense_row, spec.mask_plan.prepend is not None
+    window = decoder.description.window - prepends
+    tokenizer, template = decoder.tokenizer, spec.template
+    read: Encoder = TextEncoder(tokenizer, template, window=window)
     if has_words:
-        encode = WordEncoder(decoder.tokenizer, spec.template, window=window, words=spec.words)
-    else:
-        encode = requiring_tokens(TextEncoder(decoder.tokenizer, spec.template, window=window), spec.poolings)
-    if spec.mask_plan.prepend is not None:
-        encode = prepending(encode, decoder.tokenizer)
-    return keeping_dense(encode, decoder)
+        read = WordEncoder(tokenizer, template, window=window, words=spec.words)
 
-
-def requiring_tokens(encode: Encoder, poolings: Sequence[str]) -> Encoder:
-    """Let an encoder refuse rows without the tokens that a pooling reads."""
-    if not any(map(find_token_set, poolings)):
-        return encode
-
-    def encode_checked(texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
-        rows = encode(texts, first_index=first_index)
-        require_tokens(rows, texts, poolings, first_index=first_index)
-        return rows
-
-    return encode_checked
-
-
-def keeping_dense(encode: Encoder, decoder: Decoder) -> Encoder:
-    """Let an encoder refuse rows of which a sparse indexer would leave keys out: they depend on their neighbours."""
-    most = decoder.longest_dense_row
-    if most is None or most >= decoder.description.window:
-        return encode
-
-    def encode_checked(texts: Sequence[str | JoinedText], *, first_index: int = 0) -> list[EncodedText]:
-        encoded = encode(texts, first_index=first_index)
-        for item in encoded:
-            n_tokens = max(len(row.ids) for row in item.rows)
-            if n_tokens > most:
-                text = texts[item.index - first_index]
-                label = label_text(plain_text(text), item.index)
-                raise InputError(
-                    f"{label} takes {n_tokens} tokens, and in rows of more than {most} the sparse attention of the "
-                    f"family {decoder.description.family!r} depends on the other rows of a batch; set "
-                    f"template.max_tokens to {most} or less, and template.on_long to 'windows' to read all of the text."
-                )
+    def encode(texts: Sequence[str | JoinedText], *, first_index: int = 0) -> list[EncodedText]:
+        encoded: list[EncodedText] = read(texts, first_index=first_index)
+        if not has_words:
+            require_tokens(encoded, list(map(plain_text, texts)), spec.poolings, first_index=first_index)
+        if prepends:  # before the first token of every text, and before a quotation mark in front of it
+            encoded = [insert_placeholder(row, _first_column(row, tokenizer)) for row in encoded]
+        if most is not None:
+            for item in encoded:
+                _require_dense(item, texts[item.index - first_index], decoder, most)
         return encoded
 
-    return encode_checked
+    return encode
 
 
-def prepending(encode: Encoder, tokenizer: "PreTrainedTokenizerBase") -> Encoder:
-    """Let an encoder put a placeholder before the first token of every text, and before a quotation mark in front."""
-
-    def encode_prepended(texts: Sequence[str | JoinedText], *, first_index: int = 0) -> list[EncodedText]:
-        rows = encode(texts, first_index=first_index)
-        return [insert_placeholder(row, _first_column(row, tokenizer)) for row in rows]
-
-    return encode_prepended
+def _require_dense(item: EncodedText, text: str | JoinedText, decoder: Decoder, most: int) -> None:
+    """Refuse a row of which a sparse indexer would leave keys out: it depends on its neighbours in a batch."""
+    n_tokens = max(len(row.ids) for row in item.rows)
+    if n_tokens > most:
+        raise InputError(
+            f"{label_text(plain_text(text), item.index)} takes {n_tokens} tokens, and in rows of more than {most} the "
+            f"sparse attention of the family {decoder.description.family!r} depends on the other rows of a batch; set "
+            f"template.max_tokens to {most} or less, and template.on_long to 'windows' to read all of the text."
+        )
 
 
 def _first_column(row: EncodedText, tokenizer: "PreTrainedTokenizerBase") -> int:

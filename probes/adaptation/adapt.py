@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.metadata import version
+from operator import call
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
@@ -48,10 +49,11 @@ from probes.adaptation.objectives import (
     LanguageModel,
     MaskedTokens,
     MissingSpans,
-    TextRows,
+    MixedRows,
+    TextRow,
     TokenBatch,
     TokenObjective,
-    TokenRows,
+    TokenRow,
     find_mask_id,
     gather_rows,
     load_language_model,
@@ -204,10 +206,10 @@ def ignore_step(step: StepReport) -> None:
 class Texts:
     """All rows of an adaptation."""
 
-    tokens: TokenRows | None
-    held_out_tokens: TokenRows | None
-    contrast: TextRows | None
-    held_out_contrast: TextRows | None
+    tokens: MixedRows[TokenRow] | None
+    held_out_tokens: MixedRows[TokenRow] | None
+    contrast: MixedRows[TextRow] | None
+    held_out_contrast: MixedRows[TextRow] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +225,7 @@ class StepPart:
     @property
     def n_tokens(self) -> int:
         """Tokens that the decoder reads."""
-        return sum(part.n_tokens for part in (self.tokens, self.contrast) if part is not None)
+        return sum(int(part.batch.n_tokens.sum()) for part in (self.tokens, self.contrast) if part is not None)
 
     def count(self, objective: str) -> int:
         """Count what an objective's loss is the mean over: targets, or rows."""
@@ -287,12 +289,12 @@ class StepData(lightning.LightningDataModule):
         options = config.training
         self.order = np.zeros(0, np.int64)
         if texts.tokens is not None:
-            self.order = texts.tokens.draw(config.steps * options.batch, seed=config.seed)
+            self.order = texts.tokens.draw(config.steps * options.batch, seed=(config.seed, 1))
         self.contrast_batch = 0
         self.contrast_order = np.zeros(0, np.int64)
         if texts.contrast is not None and objectives.contrast is not None:
             self.contrast_batch = objectives.contrast.options.batch
-            self.contrast_order = texts.contrast.draw(config.steps * self.contrast_batch, seed=config.seed)
+            self.contrast_order = texts.contrast.draw(config.steps * self.contrast_batch, seed=(config.seed, 2))
 
     def part(self, step: int, number: int) -> StepPart:
         """Make a part of a step; the contrast of all rows of a step is in its first part."""
@@ -357,22 +359,14 @@ class StepData(lightning.LightningDataModule):
         return StepPart(self.config.steps, gather_rows(marked))
 
 
-def _loader(makers: Sequence[Callable[[], StepPart]]) -> DataLoader[StepPart]:
-    """Make a loader, which must not draw a number of the generator that dropout uses: a resumed training would not."""
-    return DataLoader(_Made(makers), batch_size=None, generator=torch.Generator())
+def _loader(makers: list[Callable[[], StepPart]]) -> DataLoader[StepPart]:
+    """Make a loader of parts that are made when they are needed.
 
-
-class _Made(torch.utils.data.Dataset[StepPart]):
-    """Items that are made when they are asked for."""
-
-    def __init__(self, makers: Sequence[Callable[[], StepPart]]) -> None:
-        self.makers = makers
-
-    def __len__(self) -> int:
-        return len(self.makers)
-
-    def __getitem__(self, index: int) -> StepPart:
-        return self.makers[index]()
+    It must not draw a number of the generator that dropout uses: a resumed training would not.
+    """
+    parts = cast("torch.utils.data.Dataset[StepPart]", makers)  # a list serves as one
+    make = cast("Callable[[list[object]], object]", call)
+    return DataLoader(parts, batch_size=None, collate_fn=make, generator=torch.Generator())
 
 
 class Adaptation(lightning.LightningModule):

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from extract.poolings.pooling_table import REBA, find_pooling, select_poolings
 from extract.poolings.poolings import index_rows
 from extract.wiring.plan_wiring import states_with_gradients
 from probes.adaptation.adapt_config import SHORTEST_ROW, CorpusPart, MntpOptions, MsgOptions, SscOptions
+from probes.data.sources import DATA_VARIABLE
 from probes.data.table_files import BadRow, check_text, read_raw, unknown_column
 from probes.data.task_table import TASKS, load_task
 
@@ -195,20 +197,6 @@ class MarkedRow:
         self.spans = np.full(len(self.ids), CONTEXT, np.int64)
 
 
-@runtime_checkable
-class TokenObjective(Protocol):
-    """An objective that predicts tokens of a row."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
-
-    def mark(self, row: MarkedRow, generator: np.random.Generator) -> None:
-        """Choose what is predicted of a row, and change what is shown of it."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
     """Rows that go through the decoder together, and what is predicted of them."""
@@ -217,14 +205,9 @@ class TokenBatch:
     targets: dict[str, tuple[Int[Tensor, " N"], Int[Tensor, " N"]]]
     """By objective the tokens to predict, and the positions of the states that predict them, row by row."""
 
-    @property
-    def n_tokens(self) -> int:
-        """Tokens that the decoder reads, padding left out."""
-        return int(self.batch.n_tokens.sum())
-
 
 def mark_row(
-    ids: NDArray[np.int64], objectives: Sequence[TokenObjective], seed: Sequence[int], *, has_bos: bool
+    ids: NDArray[np.int64], objectives: "Sequence[TokenObjective]", seed: Sequence[int], *, has_bos: bool
 ) -> MarkedRow:
     """Let objectives, in their order, choose what is predicted of a row; each draws from the seed and its own name."""
     row = MarkedRow(ids, (np.arange(len(ids)) == 0) & has_bos)
@@ -329,6 +312,10 @@ class MaskedTokens:
         row.targets[self.name] = (chosen, chosen - 1 if self.name == "mntp" else chosen)
 
 
+TokenObjective = MissingSpans | MaskedTokens
+"""Predicts tokens of a row: `mark` chooses which, and changes what is shown of it."""
+
+
 def find_mask_id(tokenizer: Any, wanted: str = "", *, objective: str = "mntp") -> int:
     """Find the mask token: the one wanted, else the tokenizer's own, `FALLBACK` or EOS; `ConfigError` for none such."""
     if not wanted and tokenizer.mask_token_id is not None:
@@ -375,11 +362,6 @@ class ContrastBatch:
 
     batch: Batch
     n_rows: int
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens that the decoder reads, padding left out."""
-        return int(self.batch.n_tokens.sum())
 
 
 class Contrast:
@@ -436,7 +418,6 @@ class Contrast:
 # Texts of an adaptation: rows of tokens of a mixture of corpora, rows of texts that belong together, and the order.
 
 
-DATA = "ICECORE_DATA"
 TEXTS_PER_CALL = 256
 MOST_CORPUS_TEXTS = 1_000_000
 """Texts taken of a corpus that goes by its name."""
@@ -445,11 +426,11 @@ MOST_CORPUS_TEXTS = 1_000_000
 def find_file(name: str) -> Path:
     """Find a file of texts: as it is named, or in the folder that `ICECORE_DATA` names."""
     path = Path(name).expanduser()
-    local = Path(os.environ[DATA]) / name if os.environ.get(DATA) else path
+    local = Path(os.environ[DATA_VARIABLE]) / name if os.environ.get(DATA_VARIABLE) else path
     return local if not path.exists() and local.exists() else path
 
 
-def plain_form(text: str) -> str:
+def overlap_form(text: str) -> str:
     """Return what is compared of two texts: their words, without case and punctuation."""
     kept = (letter for letter in unicodedata.normalize("NFKC", text).casefold() if letter.isalnum() or letter.isspace())
     return " ".join("".join(kept).split())
@@ -464,7 +445,7 @@ class Excluded:
 
     def holds(self, texts: Iterable[str]) -> bool:
         """Whether one of some texts is excluded; such a row is counted for each source that has one of its texts."""
-        forms = {plain_form(text) for text in texts}
+        forms = {overlap_form(text) for text in texts}
         hits = [name for name, excluded in self.sources.items() if not forms.isdisjoint(excluded)]
         self.dropped.update(hits)
         return bool(hits)
@@ -478,52 +459,48 @@ def read_excluded(names: Sequence[str]) -> Excluded:
             task = load_task(name)
             for split, rows in task.splits.items():
                 texts = (text for column in task.text_columns for text in rows[column])
-                sources[f"{name} {split}"] = frozenset(map(plain_form, texts))
+                sources[f"{name} {split}"] = frozenset(map(overlap_form, texts))
         elif not Path(name).suffix and not find_file(name).exists():
             raise unknown_name("task to exclude", name, [*TASKS, "a file of texts"])
         else:
-            forms = frozenset(plain_form(text) for texts in _paragraphs(name, "text") for text in texts)
+            forms = frozenset(overlap_form(text) for texts in _paragraphs(name, "text") for text in texts)
             sources[Path(name).name] = sources.get(Path(name).name, frozenset()) | forms  # of another folder
     return Excluded(sources)
 
 
-# --- Rows of tokens ---
+Row = TypeVar("Row")
+TokenRow = NDArray[np.int64]
+TextRow = tuple[str, ...]
+"""An anchor, its positive, and perhaps a hard negative; of views the anchor alone."""
 
 
 @dataclass(frozen=True, eq=False)
-class TokenRows:
-    """Rows of tokens of all parts of a mixture."""
+class MixedRows(Generic[Row]):
+    """Rows of all parts of a mixture, of tokens or of texts."""
 
-    rows: tuple[NDArray[np.int64], ...]
+    rows: tuple[Row, ...]
     part_of: NDArray[np.int64]
-    """`(N,)` part that each row is of."""
+    """`(N,)` part of the corpus that each row is of; of pairs and triples there is one."""
     shares: NDArray[np.float64]
     """`(P,)` share of each part."""
-    has_bos: bool
-    """Whether every row begins with the tokenizer's BOS token."""
     digest: str
+    has_bos: bool = False
+    """Whether every row of tokens begins with the tokenizer's BOS token."""
 
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of all rows."""
-        return sum(map(len, self.rows))
-
-    def draw(self, n: int, *, seed: int) -> NDArray[np.int64]:
+    def draw(self, n: int, *, seed: Sequence[int]) -> NDArray[np.int64]:
         """Draw the rows of a whole training: parts by their shares, and each part's rows in one order after another."""
-        return _draw_mixture(self.part_of, self.shares, n, np.random.default_rng([seed, 1]))
+        generator = np.random.default_rng(seed)
+        parts = generator.choice(len(self.shares), size=n, p=self.shares)
+        drawn = np.empty(n, np.int64)
+        for part in range(len(self.shares)):
+            rows, places = np.flatnonzero(self.part_of == part), np.flatnonzero(parts == part)
+            rounds = -(-len(places) // len(rows))
+            order = np.concatenate([generator.permutation(rows) for _ in range(rounds)] or [rows[:0]])
+            drawn[places] = order[: len(places)]
+        return drawn
 
 
-def _draw_mixture(
-    part_of: Int[np.ndarray, " N"], shares: Float[np.ndarray, " P"], n: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
-    parts = generator.choice(len(shares), size=n, p=shares)
-    drawn = np.empty(n, np.int64)
-    for part in range(len(shares)):
-        rows, places = np.flatnonzero(part_of == part), np.flatnonzero(parts == part)
-        rounds = -(-len(places) // len(rows))
-        order = np.concatenate([generator.permutation(rows) for _ in range(rounds)] or [rows[:0]])
-        drawn[places] = order[: len(places)]
-    return drawn
+# --- Rows of tokens ---
 
 
 def begins_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -540,7 +517,7 @@ def read_rows(
     held_out: int,
     excluded: Excluded,
     report: Callable[[str], None] = lambda _: None,
-) -> tuple[TokenRows, TokenRows]:
+) -> tuple[MixedRows[TokenRow], MixedRows[TokenRow]]:
     """Read the rows to train on, and those held out, of at most `length` tokens each.
 
     Documents are cut into consecutive rows, none of which crosses a border; a rest of fewer than `SHORTEST_ROW` tokens
@@ -576,7 +553,7 @@ def read_rows(
     weights = np.array([part.weight for part in parts])
     shares = weights / weights.sum()
 
-    def gather(is_held: bool) -> TokenRows:
+    def gather(is_held: bool) -> MixedRows[TokenRow]:
         chosen = [document for document in documents if (document[0] in held) == is_held]
         rows = tuple(row for _, _, rows in chosen for row in rows)
         part_of = np.array([part for _, part, rows in chosen for _ in rows], np.int64)
@@ -586,7 +563,7 @@ def read_rows(
                 "training.held_out."
             )
         digest = digest_json([shares.tolist(), [(digest, part) for digest, part, _ in chosen]])
-        return TokenRows(rows, part_of, shares, bool(bos), digest)
+        return MixedRows(rows, part_of, shares, digest, bool(bos))
 
     return gather(False), gather(True)
 
@@ -618,20 +595,10 @@ def _paragraphs(files: str, column: str) -> Iterator[list[str]]:
 
 
 def _tokenise(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    some: list[str] = []
-    for text in texts:
-        some.append(text)
-        if len(some) == TEXTS_PER_CALL:
-            yield from _encode(some, tokenizer)
-            some = []
-    if some:
-        yield from _encode(some, tokenizer)
-
-
-def _encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    rows = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
-    for text, ids in zip(texts, rows, strict=True):
-        yield hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), np.array(ids, np.int64)
+    while some := list(islice(texts, TEXTS_PER_CALL)):
+        rows = tokenizer(some, add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
+        for text, ids in zip(some, rows, strict=True):
+            yield hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), np.array(ids, np.int64)
 
 
 def _cut(ids: NDArray[np.int64], bos: Sequence[int], length: int) -> list[NDArray[np.int64]]:
@@ -643,25 +610,9 @@ def _cut(ids: NDArray[np.int64], bos: Sequence[int], length: int) -> list[NDArra
 # --- Texts that belong together ---
 
 
-@dataclass(frozen=True, eq=False)
-class TextRows:
-    """Rows of texts: an anchor, its positive, and perhaps a hard negative; of views the anchor alone."""
-
-    rows: tuple[tuple[str, ...], ...]
-    digest: str
-    part_of: NDArray[np.int64]
-    """`(N,)` part of the corpus that each row is of; of pairs and triples there is one."""
-    shares: NDArray[np.float64]
-    """`(P,)` share of each part."""
-
-    def draw(self, n: int, *, seed: int) -> NDArray[np.int64]:
-        """Draw the rows of a whole training: parts by their shares, and each part's rows in one order after another."""
-        return _draw_mixture(self.part_of, self.shares, n, np.random.default_rng([seed, 2]))
-
-
 def read_text_rows(
     options: SscOptions, corpus: Sequence[CorpusPart], *, held_out: int, excluded: Excluded
-) -> tuple[TextRows, TextRows]:
+) -> tuple[MixedRows[TextRow], MixedRows[TextRow]]:
     """Read the rows of the contrastive objective to train on, and those held out; rows with an excluded text go.
 
     No text is in both: rows are held out by the digest of their anchor, and others that share a text with one are not
@@ -677,8 +628,8 @@ def read_text_rows(
             part_of.setdefault(row, part)
     order = sorted(part_of, key=lambda row: hashlib.sha256(row[0].encode("utf-8", "surrogatepass")).hexdigest())
     held, rest = order[:held_out], {*order[held_out:]}
-    known = {plain_form(text) for row in held for text in row}
-    trained = [row for row in part_of if row in rest and known.isdisjoint(map(plain_form, row))]
+    known = {overlap_form(text) for row in held for text in row}
+    trained = [row for row in part_of if row in rest and known.isdisjoint(map(overlap_form, row))]
     if len(trained) < options.batch or len(held) < 2:
         raise TaskError(
             f"sscl has {len(trained)} rows to train on and {len(held)} held out; allowed: at least a batch of "
@@ -693,10 +644,10 @@ def read_text_rows(
         )
     shares = weights / weights.sum()
 
-    def gather(some: list[tuple[str, ...]]) -> TextRows:
+    def gather(some: list[tuple[str, ...]]) -> MixedRows[TextRow]:
         parts = np.array([part_of[row] for row in some], np.int64)
         digest = digest_json([some, shares.tolist(), parts.tolist()])
-        return TextRows(tuple(some), digest, parts, shares)
+        return MixedRows(tuple(some), parts, shares, digest)
 
     return gather(trained), gather(held)
 

@@ -5,7 +5,6 @@ unit, of whose sums the metric is computed: a metric of a corpus is never averag
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -93,49 +92,6 @@ def correct_p_values(p_values: Sequence[float], correction: str = "holm") -> Flo
         order = tests[np.argsort(adjusted[tests], kind="stable")]
         adjusted[order] = np.maximum.accumulate(adjusted[order] * np.arange(len(order), 0, -1)).clip(max=1.0)
     return adjusted
-
-
-@dataclass(frozen=True)
-class VarianceComponents:
-    """Standard deviations of a score over fits of a head and samples of test rows."""
-
-    seeds: float
-    """From seed to seed, on the same rows; NaN for one seed."""
-    rows: float
-    """From one sample of rows to another, with the same seeds."""
-    both: float
-    """Interaction of seed and rows."""
-    total: float
-    """All three, for one fit on one sample of rows."""
-    low: float
-    """Lower end of the interval of the mean over seeds that reflects rows and seeds."""
-    high: float
-    """Its upper end."""
-
-
-def variance_components(
-    values: Float[np.ndarray, " S"], resampled: Float[np.ndarray, "S R"], *, confidence: float = 0.95, seed: int = 0
-) -> VarianceComponents:
-    """Separate the variance of rows from that of seeds, given the scores of `S` seeds on all rows and on `R` resamples.
-
-    A score is modelled as the sum of effects of the seed, of the rows and of both (two-way analysis of variance, with
-    resamples as samples of rows). The interval is that of the resampled means plus, in each resample, a draw from
-    Student's t with `S - 1` degrees of freedom times the standard error over seeds, which for few seeds is wider than
-    an interval that resamples the seeds. With one seed, the interval is that of the rows.
-    """
-    n_seeds, means = len(values), resampled.mean(axis=0)
-    tail, draws = (1 - confidence) / 2, means
-    of_rows, of_both, of_seeds = float(means.var(ddof=1)), 0.0, float("nan")
-    if n_seeds > 1:
-        left = resampled - means - resampled.mean(axis=1, keepdims=True) + means.mean()
-        of_both = float((left**2).sum() / ((n_seeds - 1) * (len(means) - 1)))
-        over_seeds = float(values.var(ddof=1))
-        of_seeds, of_rows = max(0.0, over_seeds - of_both), max(0.0, of_rows - of_both / n_seeds)
-        draws = means + seed_errors(values, len(means), seed=seed)
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    total = of_rows + of_both + (of_seeds if n_seeds > 1 else 0.0)
-    seeds, rows, both, whole = (float(np.sqrt(part)) for part in (of_seeds, of_rows, of_both, total))
-    return VarianceComponents(seeds, rows, both, whole, float(low), float(high))
 
 
 def seed_errors(values: Sequence[float] | NDArray[np.floating], n_draws: int, *, seed: int = 0) -> NDArray[np.float64]:

@@ -154,7 +154,7 @@ def paired_tests(
 
     Returns:
         A row per pair with `one`, `other`, `difference` (of one over the other), `low` and `high` of its interval over
-        units, `low_total` and `high_total` of that over units and seeds (`variance_components`; equal where heads have
+        units, `low_total` and `high_total` of that over units and seeds (`seed_errors`; equal where heads have
         one seed), the p-values `bootstrap` and `permutation`, and both corrected.
 
     Raises:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from extract.inputs.template import BOS_POLICIES
-from extract.masks.mask_plan import ARCHITECTURES, KINDS, LBW_PLANS, PLANS
+from extract.masks.mask_plan import ARCHITECTURES, KINDS, PLANS
 from extract.masks.mask_rules import draw, kind_matrix
 from extract.registry import resolve
 from tests.extract.mask_families import ALSO_WORKING, BY_ARGUMENT, HYBRIDS, REFUSED, WORKING
+from tests.extract.masks.paper_plans import LBW_PLANS
 from tests.extract.masks.test_masks import DRAWN_SPANS, kinds_drawn
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "masks.md"

@@ -12,7 +12,7 @@ from torch import Tensor
 from extract.errors import CertificateError
 from extract.inputs.joined_text import CONTEXT
 from extract.masks import mask_plan as plan_reader
-from extract.masks.mask_plan import ARCHITECTURES, KINDS, SHIPPED, MaskPlan, Segment, lbw_plan, parse_kind, parse_plan
+from extract.masks.mask_plan import ARCHITECTURES, KINDS, SHIPPED, MaskPlan, Segment, parse_kind, parse_plan
 from extract.masks.mask_rules import batch_mask
 from extract.masks.truth import (
     PLANS_BY_BLOCK,
@@ -25,17 +25,18 @@ from extract.masks.truth import (
     table_of,
 )
 from extract.wiring.certificate import check_influence
+from tests.extract.masks.paper_plans import lbw_plan
 from tests.extract.tiny_decoders import make_decoder
 
 BY_BLOCK = {
-    ("INPLACE-BACK", 2, None): ("causal", "causal", "backward", "backward"),
-    ("MASK0-FOR", 1, None): ("causal", "causal", "causal", "nosink-causal"),
-    ("MASK0-BIDIR", 3, None): ("causal", "nosink-bidirectional", "nosink-bidirectional", "nosink-bidirectional"),
-    ("MASK0-ALL", 1, None): ("nosink-causal", "nosink-causal", "nosink-causal", "nosink-bidirectional"),
+    ("INPLACE-BACK", 2, 0): ("causal", "causal", "backward", "backward"),
+    ("MASK0-FOR", 1, 0): ("causal", "causal", "causal", "nosink-causal"),
+    ("MASK0-BIDIR", 3, 0): ("causal", "nosink-bidirectional", "nosink-bidirectional", "nosink-bidirectional"),
+    ("MASK0-ALL", 1, 0): ("nosink-causal", "nosink-causal", "nosink-causal", "nosink-bidirectional"),
     ("MASK0&BIDIR", 3, 1): ("causal", "bidirectional", "bidirectional", "nosink-bidirectional"),
-    ("MASK3", 2, None): ("causal", "causal", "nosink4-bidirectional", "nosink4-bidirectional"),
-    ("MASK5", 1, None): ("causal", "causal", "causal", "nosink6-bidirectional"),
-    ("MASK7", 1, None): ("causal", "causal", "causal", "nosink8-bidirectional"),
+    ("MASK3", 2, 0): ("causal", "causal", "nosink4-bidirectional", "nosink4-bidirectional"),
+    ("MASK5", 1, 0): ("causal", "causal", "causal", "nosink6-bidirectional"),
+    ("MASK7", 1, 0): ("causal", "causal", "causal", "nosink8-bidirectional"),
 }
 """Four blocks of configurations of Look Both Ways, from the bottom up, by name, k and k0."""
 
@@ -131,7 +132,7 @@ def test_written_plans_are_read_without_the_reader(text: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "k", "k0"), BY_BLOCK)
-def test_names_of_the_paper_are_blocks(name: str, k: int, k0: int | None) -> None:
+def test_names_of_the_paper_are_blocks(name: str, k: int, k0: int) -> None:
     assert tuple(map(str, lbw_plan(name, k, k0=k0).kinds(4))) == literal_plan(lbw_plan(name, k, k0=k0).text, 4).kinds
     assert tuple(map(str, lbw_plan(name, k, k0=k0).kinds(4))) == BY_BLOCK[name, k, k0]
 

@@ -1,6 +1,6 @@
 """Texts with words as rows: the tokens of the one tokenisation, and for each word the columns it is read at."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -228,10 +228,10 @@ def test_a_text_all_of_whose_words_are_lost_still_is_a_row(
     assert not row.words.columns.any()
 
 
-def test_an_encoder_for_either_kind_of_text(decoder: Decoder) -> None:
-    spec = ExtractionSpec()
-    assert isinstance(make_encoder(decoder, spec, has_words=True), WordEncoder)
-    assert isinstance(make_encoder(decoder, spec, has_words=False), TextEncoder)
-    windows = ExtractionSpec(template=InputTemplate(on_long="windows"))
-    assert isinstance(make_encoder(decoder, windows, has_words=True), WordEncoder)
-    assert isinstance(make_encoder(decoder, windows, has_words=False), TextEncoder)
+@pytest.mark.parametrize("on_long", ["truncate", "windows"])
+def test_an_encoder_for_either_kind_of_text(on_long: Literal["truncate", "windows"], decoder: Decoder) -> None:
+    spec = ExtractionSpec(template=InputTemplate(on_long=on_long))
+    [words] = make_encoder(decoder, spec, has_words=True)([JoinedText("the cat", ((0, 3), (4, 7)))])
+    [text] = make_encoder(decoder, spec, has_words=False)(["the cat"])
+    assert words.words is not None
+    assert text.words is None

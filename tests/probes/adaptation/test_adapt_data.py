@@ -10,7 +10,15 @@ import pytest
 
 from extract.errors import InputError, TaskError, UnknownNameError
 from probes.adaptation.adapt_config import CorpusPart, SscOptions
-from probes.adaptation.objectives import Excluded, TokenRows, plain_form, read_excluded, read_rows, read_text_rows
+from probes.adaptation.objectives import (
+    Excluded,
+    MixedRows,
+    TokenRow,
+    overlap_form,
+    read_excluded,
+    read_rows,
+    read_text_rows,
+)
 from tests.extract.tiny_decoders import make_tokenizer
 
 NONE = read_excluded(())
@@ -24,7 +32,7 @@ def write_lines(path: Path, *, n: int, start: int = 0) -> Path:
 
 def read(
     *parts: CorpusPart, held_out: int = 4, excluded: Excluded = NONE, adds_bos: bool = False, length: int = 16
-) -> list[TokenRows]:
+) -> list[MixedRows[TokenRow]]:
     tokenizer = make_tokenizer(adds_bos=adds_bos)
     return list(read_rows(parts, tokenizer, length=length, held_out=held_out, excluded=excluded))
 
@@ -57,14 +65,14 @@ def test_whole_documents_are_held_out_whatever_the_order(tmp_path: Path) -> None
 def test_parts_are_drawn_by_their_weights_and_each_row_once_a_round(tmp_path: Path) -> None:
     one, other = write_lines(tmp_path / "a.txt", n=40), write_lines(tmp_path / "b.txt", n=40, start=1000)
     rows, _ = read(CorpusPart(str(one), weight=3.0), CorpusPart(str(other)))
-    drawn = rows.draw(4000, seed=0)
+    drawn = rows.draw(4000, seed=(0, 1))
     share = np.mean(rows.part_of[drawn] == 0)
     assert share == pytest.approx(0.75, abs=0.03)
     for part in (0, 1):
         counts = np.bincount(drawn[rows.part_of[drawn] == part], minlength=len(rows.rows))[rows.part_of == part]
         assert counts.max() - counts.min() <= 1
-    assert (rows.draw(4000, seed=0) == drawn).all()
-    assert (rows.draw(4000, seed=1) != drawn).any()
+    assert (rows.draw(4000, seed=(0, 1)) == drawn).all()
+    assert (rows.draw(4000, seed=(1, 1)) != drawn).any()
 
 
 def test_a_document_is_held_out_with_all_that_equal_it(tmp_path: Path) -> None:
@@ -154,8 +162,8 @@ def test_no_text_is_trained_on_and_held_out(tmp_path: Path) -> None:
     rows, held = read_text_rows(options, (), held_out=12, excluded=read_excluded(()))
     assert len(held.rows) == 12
     assert all(len(row) == 3 for row in rows.rows)
-    known = {plain_form(text) for row in held.rows for text in row}
-    assert not any(plain_form(text) in known for row in rows.rows for text in row)
+    known = {overlap_form(text) for row in held.rows for text in row}
+    assert not any(overlap_form(text) in known for row in rows.rows for text in row)
     assert len(rows.rows) in (28, 29)
 
 
@@ -180,7 +188,7 @@ def test_triples_that_share_a_caption_with_sts_b_are_counted(icecore_data: Path)
     rows, held = read_text_rows(options, (), held_out=64, excluded=excluded)
     assert excluded.dropped == {"stsb train": 526, "stsb validation": 227, "stsb test": 240}
     assert (len(rows.rows), len(held.rows)) == (26248, 64)
-    texts = {plain_form(text) for row in (*rows.rows, *held.rows) for text in row}
+    texts = {overlap_form(text) for row in (*rows.rows, *held.rows) for text in row}
     assert all(texts.isdisjoint(source) for source in excluded.sources.values())
 
 
@@ -190,7 +198,7 @@ def test_texts_of_views_are_drawn_by_the_weights_of_their_corpora(tmp_path: Path
         CorpusPart(str(write_lines(tmp_path / "b.txt", n=40, start=100)), weight=1.0),
     ]
     rows, held = read_text_rows(SscOptions(batch=4), parts, held_out=8, excluded=Excluded({}))
-    drawn = rows.draw(2000, seed=0)
+    drawn = rows.draw(2000, seed=(0, 2))
     assert len(rows.rows) + len(held.rows) == 80
     assert np.mean(rows.part_of[drawn] == 0) == pytest.approx(0.75, abs=0.03)
     [first] = {rows.part_of[i] for i in drawn if rows.rows[i][0] in (tmp_path / "b.txt").read_text().splitlines()}

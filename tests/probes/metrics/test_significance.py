@@ -13,7 +13,7 @@ from probes.metrics.significance import (
     correct_p_values,
     expected_maximum,
     permutation_p_value,
-    variance_components,
+    seed_errors,
 )
 
 RNG = np.random.default_rng(0)
@@ -153,32 +153,11 @@ def test_benjamini_hochberg_is_scipys() -> None:
         correct_p_values([0.1], "bonferoni")
 
 
-def test_the_variances_of_seeds_and_rows_are_told_apart() -> None:
-    """Scores made of a seed's effect, the rows' and both, with known standard deviations."""
-    seeds, rows, both = 0.03, 0.02, 0.01
-    n_seeds, n_resamples = 400, 2000
-    a, b = RNG.normal(0, seeds, (n_seeds, 1)), RNG.normal(0, rows, n_resamples)
-    interaction = RNG.normal(0, both, (n_seeds, n_resamples))
-    found = variance_components(0.7 + a[:, 0] + RNG.normal(0, both, n_seeds), 0.7 + a + b + interaction)
-    assert found.seeds == pytest.approx(seeds, rel=0.15)
-    assert found.rows == pytest.approx(rows, rel=0.1)
-    assert found.both == pytest.approx(both, rel=0.05)
-    assert found.total == pytest.approx(np.sqrt(seeds**2 + rows**2 + both**2), rel=0.1)
-    assert found.high - found.low == pytest.approx(
-        2 * 1.96 * np.sqrt(rows**2 + (seeds**2 + both**2) / n_seeds), rel=0.1
-    )
-
-
-def test_the_interval_of_few_seeds_is_that_of_student() -> None:
+def test_the_error_of_few_seeds_is_that_of_student() -> None:
     values = np.array([0.70, 0.72, 0.74])
-    found = variance_components(values, np.broadcast_to(values[:, None], (3, 20000)))
-    assert max(found.rows, found.both) < 1e-9
-    assert found.seeds == pytest.approx(0.02)
-    expected = stats.t.interval(0.95, 2, loc=0.72, scale=0.02 / np.sqrt(3))
-    assert (found.low, found.high) == pytest.approx(expected, abs=0.004)
-    one = variance_components(values[:1], RNG.normal(0.7, 0.01, (1, 4000)))
-    assert np.isnan(one.seeds)
-    assert one.total == one.rows == pytest.approx(0.01, rel=0.05)
+    low, high = np.quantile(values.mean() + seed_errors(values, 20_000), [0.025, 0.975])
+    assert (low, high) == pytest.approx(stats.t.interval(0.95, 2, loc=0.72, scale=0.02 / np.sqrt(3)), abs=0.004)
+    assert not seed_errors(values[:1], 3).any()
 
 
 def test_the_expected_maximum_is_that_of_every_draw() -> None:
