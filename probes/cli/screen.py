@@ -1,5 +1,6 @@
 """What a command reads line by line, what it shows while it works, and the folders it writes to."""
 
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -172,7 +173,8 @@ def _epochs(console: Console, head: str, seed: int, *, is_verbose: bool) -> Epoc
             label = _LABELS.get(key) or f"{key.removesuffix('_pearson')} Pearson" * key.endswith("_pearson")
             if label:
                 is_loss = key == "held_out_loss"
-                best[key] = (min if is_loss else max)(best.get(key, value), value)
+                before = best.get(key, value)  # NaN for predictions that are all alike
+                best[key] = value if math.isnan(before) else (min if is_loss else max)(before, value)
                 one, top = (f"{x:.4f}" if is_loss else f"{100 * x:.2f}" for x in (value, best[key]))
                 long.append(f"{label} {one} (best {top})")
                 short.append(f"{label if is_loss else key.partition('_')[0]} {one} (best {top})")

@@ -373,26 +373,19 @@ class HeadStudy:
         tied = best_set(scores.value, scores.draws, errors, confidence=confidence, is_correlation=is_correlation)
         return [int(k) for k in tied]
 
-    def selectivity(self, control: str = "type", seeds: Sequence[int] = (0,)) -> tuple[ViewCurve, ViewCurve]:
+    def selectivity(self, control: str = "type") -> tuple[ViewCurve, ViewCurve]:
         """Fit the head on control labels, on every layer alone, and take its score there from its score on the task."""
         context, split, parts = self.context, self.split, self.parts
-        scores = _score_layers(parts, self.resampling)
-        refits = []
-        for seed in seeds:
-            task = control_task(context.task, self.kind, control, seed)
-            folder = context.folder / "controls" / f"{control}_{seed}"
-            quick = replace(context, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
-            result = HEADS[self.resolved.name].evaluate(self.resolved, quick, self.reporter)
-            again = ablate(self.resolved, quick, result, split, self.reporter)
-            refits.append(_score_layers(again, self.resampling))
-        values = np.stack([refit.value for refit in refits], axis=1)
-        refitted = Resampled(values.mean(1), values, np.mean([refit.draws for refit in refits], axis=0))
-        gain = Resampled(scores.value - refitted.value, values, scores.draws - refitted.draws)
-        note, confidence = f"{CONTROLS[control]}; {len(seeds)} seeds of labels", self.options.confidence
+        scores, task = _score_layers(parts, self.resampling), control_task(context.task, self.kind, control, 0)
+        folder = context.folder / "controls" / f"{control}_0"
+        quick = replace(context, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
+        result = HEADS[self.resolved.name].evaluate(self.resolved, quick, self.reporter)
+        refitted = _score_layers(ablate(self.resolved, quick, result, split, self.reporter), self.resampling)
+        note, confidence = CONTROLS[control], self.options.confidence
         metric, layers = parts.scorer.metric, parts.layers
         return (
             refitted.curve("control", metric, layers, confidence=confidence, name=control, note=note),
-            gain.curve("selectivity", metric, layers, confidence=confidence, name=control, note=note),
+            (scores - refitted).curve("selectivity", metric, layers, confidence=confidence, name=control, note=note),
         )
 
     @cached_property

@@ -281,6 +281,11 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(parts[-depth:]) for parts in paths]
 
 
+def _differing_column(first: Mapping[str, object], table: Mapping[str, object], heads: Iterable[str]) -> str:
+    """Name the first column of rows and inputs in which two tables of predictions differ; empty where none does."""
+    return next((name for name in first if name not in {*heads, "unit"} and table.get(name) != first[name]), "")
+
+
 def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
     """Read what the heads to compare predict on a split; test, or validation where there is no test, if empty."""
     metrics = {run.result.metric for run in runs}
@@ -292,12 +297,11 @@ def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
     tables = [_read_predictions(run, split) for run in runs]
     first, heads = tables[0], runs[0].folder.values["heads"]
     for run, table in zip(runs, tables, strict=True):
-        for name in first:
-            if name not in heads and name != "unit" and table.get(name) != first[name]:
-                raise HeadError(
-                    f"{run.label!r} and {runs[0].label!r} differ in {name!r} of {split} ({len(table['row'])} and "
-                    f"{len(first['row'])} rows): compare runs of the same rows, or see --across."
-                )
+        if name := _differing_column(first, table, heads):
+            raise HeadError(
+                f"{run.label!r} and {runs[0].label!r} do not hold the same rows: they differ in {name!r} of {split} "
+                f"({len(table['row'])} and {len(first['row'])} rows); compare runs of the same rows, or see --across."
+            )
     predicted = []
     for run, table in zip(runs, tables, strict=True):
         fits = read_scored(run.folder.path, split, run.result.name)  # of every seed or draw
@@ -891,7 +895,7 @@ def _gaps(labels: Sequence[str], folders: Sequence[RunFolder]) -> list[Values]:
             if both[0] is None or both[1] is None or both[0].split not in {*rows} & {*others}:
                 continue
             table, metric = rows[both[0].split], first.scores.heads[head].metric
-            is_same = table["gold"] == others[both[0].split]["gold"]
+            is_same = not _differing_column(table, others[both[0].split], first.heads)
             if is_same and (gap := layer_gap(both[0], both[1], table, metric)):
                 points = [describe_point(folder.scores.heads[head].chosen) for folder in (first, second)]
                 note = f"{one} reads {points[0]}, {other} {points[1]}." if points[0] != points[1] else ""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cached_property
 from itertools import combinations, product
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +37,8 @@ QUOTED = re.compile(
     r"""\s*(?P<name>(?:[\w.-]+=)?)(?P<quote>["'])(?P<text>(?:(?!(?P=quote)).)*)(?P=quote)\s*(?:,|$)""", re.DOTALL
 )
 """A typed value in quotes, perhaps after its name, up to the comma that ends it."""
+RESERVED = ("point", "slot", "record", "layer", "curve", "split", "metric", "value", "is_chosen")
+"""Columns by which tables of a sweep are read, which the column of an axis would hide."""
 OF_THE_SWEEP = ("name", "runs", "figures", "bootstrap")
 """Keys that a sweep has once, for all its points."""
 CHOICES = ("rows", "sources")
@@ -119,21 +122,24 @@ class Grid:
             raise DecoderError(next(iter(reasons.values())))
         return reasons
 
-    @property
+    @cached_property
     def task_axis(self) -> str:
         """The axis along which the task changes; empty where there is none."""
-        names = [axis for axis in self.axes if any(self._changes_task(axis, point) for point in self.points)]
+        names = [axis for axis in self.axes if self._changes_task(axis)]
         if len(names) > 1:
             raise ConfigError(f"the task changes along the axes {' and '.join(names)}; put it on one of them.")
         return names[0] if names else ""
 
-    def _changes_task(self, axis: str, point: Point) -> bool:
+    def _changes_task(self, axis: str) -> bool:
         first = next(iter(self.values[axis]))
-        return any(
-            other.config.task != point.config.task
-            for other in self.points
-            if point.values[axis] == first and _but(other.values, axis) == _but(point.values, axis)
-        )
+        rest: dict[frozenset[tuple[str, str]], list[Point]] = {}
+        for point in self.points:
+            rest.setdefault(frozenset(_but(point.values, axis).items()), []).append(point)
+        for points in rest.values():
+            at_first = [point.config.task for point in points if point.values[axis] == first]
+            if any(point.config.task != task for task in at_first for point in points):
+                return True
+        return False
 
     def check_heads(self) -> "Grid":
         """Return the same grid, the values of heads' options checked at every point."""
@@ -584,6 +590,8 @@ def _named_by_plan(grid: Grid) -> Grid:
 def _refuse_keys_of_the_sweep(axes: Sequence[Axis]) -> None:
     """Refuse axes that would change nothing, and seeds, of which none may be chosen."""
     for axis in axes:
+        if axis.name in RESERVED:
+            raise ConfigError(f"the axis {axis.name!r} has the name of a column of every sweep; give it another name.")
         keys = {key for settings in axis.values.values() for key in settings}
         if len({json.dumps(settings.get("seeds")) for settings in axis.values.values()}) > 1 or keys == {"seeds"}:
             raise ConfigError(

@@ -1,5 +1,6 @@
 """What a terminal shows while heads are fitted."""
 
+import re
 from io import StringIO
 
 import pytest
@@ -23,6 +24,14 @@ def test_a_screen_shows_remarks_and_epochs(is_terminal: bool) -> None:
     assert text.count("cosine-mlp seed 3") == (20 if is_terminal else 3)
     shown = "cosine-mlp seed 3 10: validation 11.00 (best 20.00)"
     assert (shown if is_terminal else "epoch 10, loss 0.5000, validation Pearson 11.00 (best 20.00)") in text
+
+
+def test_an_epoch_without_a_score_is_not_the_best_one() -> None:
+    stream = StringIO()
+    report = screen_watcher(Console(file=stream, width=200, color_system=None), is_verbose=True).epochs("siamese", 0)
+    for epoch, value in enumerate((float("nan"), 0.3, 0.2), start=1):
+        report(epoch, {"train_loss": 0.5, "validation_pearson": value})
+    assert re.findall(r"\(best (.*?)\)", stream.getvalue()) == ["nan", "30.00", "30.00"]
 
 
 def test_a_terminal_shows_how_many_epochs_are_done() -> None:

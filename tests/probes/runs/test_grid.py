@@ -304,6 +304,7 @@ def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: 
         (["seeds=0,1"], {}, "seeds are no axis, as none of them may be chosen; --seeds 0,1,2"),
         ([], {"over": {"set": {"a": {"seeds": 0}, "b": {"seeds": 1, "poolings": "last"}}}}, "seeds are no axis"),
         (["bootstrap=10,20"], {}, "the axis 'bootstrap' sets bootstrap, which all points share"),
+        ([], {"over": {"layer": {"a": {"poolings": "last"}}}}, "the axis 'layer' has the name of a column"),
         ([], {"over": {"set": {"a": {"runs": "x"}}}}, "the axis 'set' sets runs, which all points share"),
     ],
 )

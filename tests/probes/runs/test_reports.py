@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from probes.report import run_figures as heads
 from probes.report.page import PAGE, Pictures
 from probes.report.scores import read_plans, without_nan
 from probes.report.write import write_plans
+from probes.runs import compare as compared
 from probes.runs.compare import page_of, write_report
 from probes.runs.folder import RunFolder
 from probes.runs.task_kinds import KINDS
@@ -93,6 +95,23 @@ def test_runs_of_other_rows_stand_side_by_side_uncompared(finished: Finished, co
     page = require_whole(out.read_text(encoding="utf-8"))
     assert "Not compared: the runs are scored by pearson, spearman; compare runs of one kind of task" in page.text
     assert "Side by side" not in [each.strip() for each in page.texts["h2"]]
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_layers_of_two_runs_are_compared_on_the_same_texts_alone(
+    is_same: bool, finished: Finished, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of a translated set have the same gold and other rows."""
+    path = copied / "predictions.csv"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("test,"))
+    split, row, text, rest = lines[place].split(",", 3)
+    lines[place] = ",".join([split, row, text if is_same else "Another text.", rest])
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    monkeypatch.setattr(compared, "load_predictions", lambda *_: SimpleNamespace(split="test"))
+    monkeypatch.setattr(compared, "layer_gap", lambda *_: {"values": [0.0]})
+    gaps = compared._gaps(["tiny", "copied"], [RunFolder(folder) for folder in (finished.folder, copied)])
+    assert len(gaps) == len(scores_of(finished.folder)["heads"]) * is_same
 
 
 @pytest.mark.parametrize("what", ["sweep", "search"])
