@@ -276,12 +276,15 @@ def draw_runs(axes: Axes, frame: pd.DataFrame) -> Axes:
     curves, scores = (frame[frame["record"] == record] for record in ("curve", "score"))
     best = best_of_layers(curves)
     lists = {tuple(run["layer"]) for _, run in best.groupby("run", sort=False)}
-    for (name, run), colour in style.coloured(list(best.groupby("run", sort=False))):
-        n, values = len(run), 100 * run["value"].to_numpy(np.float64)
-        positions = np.arange(n, dtype=np.float64) if len(lists) == 1 else np.arange(n) / max(n - 1, 1)
-        breaks = style.layer_breaks(list(run["layer"])) if len(lists) == 1 else ()
-        style.draw_line(axes, positions, values, colour=colour, label=style.shorten(name), breaks=breaks)
-        is_chosen = run["layer"].isin(scores.loc[scores["run"] == name, "layer"]).to_numpy()
+    is_one = len(lists) == 1
+    views = best["layer"].str.rpartition("/")[0]  # of runs over other layers each view is a line from 0 to 1
+    best["line"] = best["run"] if is_one else best["run"].str.cat(views, sep=", ").str.removesuffix(", ")
+    for (label, line), colour in style.coloured(list(best.groupby("line", sort=False))):
+        n, values, name = len(line), 100 * line["value"].to_numpy(np.float64), line["run"].iloc[0]
+        positions = np.arange(n, dtype=np.float64) if is_one else np.arange(n) / max(n - 1, 1)
+        breaks = style.layer_breaks(list(line["layer"])) if is_one else ()
+        style.draw_line(axes, positions, values, colour=colour, label=style.shorten(label), breaks=breaks)
+        is_chosen = line["layer"].isin(scores.loc[scores["run"] == name, "layer"]).to_numpy()
         axes.plot(
             positions[is_chosen], values[is_chosen], "o", color=colour, markersize=6, markerfacecolor="white", zorder=5
         )
@@ -579,14 +582,18 @@ PARTS_OF_BLOCK = {"block": "both", "attention": "attention", "mlp": "MLP"}
 
 
 def draw_weights(axes: Axes, frame: pd.DataFrame) -> None:
-    """Draw the cosine of two checkpoints over the blocks, a line for attention, MLP, and both together."""
+    """Draw the cosine of two checkpoints over the blocks, a line for attention, MLP, and both together.
+
+    Of checkpoints so near that every cosine is about 1, their relative distance.
+    """
     blocks = frame[frame["layer"] != "embedding"]
-    layers = list(dict.fromkeys(blocks["layer"]))
+    layers, is_near = list(dict.fromkeys(blocks["layer"])), blocks["cosine"].min() > 0.9995
+    column, label = ("distance", "relative distance of the weights") if is_near else ("cosine", "cosine of the weights")
     for (part, name), colour in style.coloured(PARTS_OF_BLOCK.items()):
-        values = blocks[blocks["part"] == part].set_index("layer")["cosine"].reindex(layers)
+        values = blocks[blocks["part"] == part].set_index("layer")[column].reindex(layers)
         style.draw_line(axes, range(len(layers)), values.to_numpy(), colour=colour, label=name)
     style.mark_layers(axes, layers)
-    axes.set_ylabel("cosine of the weights")
+    axes.set_ylabel(label)
 
 
 def draw_scores(figure: Figure, frame: pd.DataFrame) -> None:

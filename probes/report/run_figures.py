@@ -254,7 +254,10 @@ def draw_baselines(axes: Axes, frame: pd.DataFrame) -> None:
     splits = frame.loc[frame["record"] == "curve", "split"]
     is_near = frame["metric"].iloc[0] in CORRELATIONS and low < 0.25 * high
     chance = {"chance": 0.0} if is_near else {}
-    style.draw_levels(axes, baseline_levels(frame[frame["split"] == splits.iloc[0]]) | chance)
+    levels = baseline_levels(frame[frame["split"] == splits.iloc[0]])
+    if splits.nunique() > 1:
+        levels = {f"{name}, {splits.iloc[0]}": level for name, level in levels.items()}
+    style.draw_levels(axes, levels | chance)
 
 
 def _mark_chosen(axes: Axes, scores: pd.DataFrame, layers: Sequence[str]) -> None:
@@ -280,7 +283,8 @@ def _mark_chosen(axes: Axes, scores: pd.DataFrame, layers: Sequence[str]) -> Non
                 linewidth=0.9,
             )
     side = "left" if position < len(layers) / 3 else "right" if position > 2 * len(layers) / 3 else "center"
-    style.write_above(axes, f"chosen: {scores['chosen'].iloc[0]}", float(position), side=side)
+    line = int(bool(style.layer_breaks(layers)))  # above the names of views
+    style.write_above(axes, f"chosen: {scores['chosen'].iloc[0]}", float(position), side=side, line=line)
 
 
 def _curves_note(source: FigureInput) -> str:

@@ -335,8 +335,14 @@ def label_of(point: Mapping[str, str]) -> str:
     Example:
         >>> label_of({"plan": "causal", "encoder": "echo"})
         'plan=causal, encoder=echo'
+        >>> label_of({"instruction": "Read: "})
+        "instruction='Read: '"
     """
-    return ", ".join(f"{axis}={value}" for axis, value in point.items())
+    return ", ".join(f"{axis}={_quoted(value)}" for axis, value in point.items())
+
+
+def _quoted(value: str) -> str:
+    return repr(value) if value != value.strip() or "," in value else value
 
 
 @dataclass(frozen=True)

@@ -297,6 +297,7 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
     step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 1000) if size >= room)
     fit = {k for k, number in numbers.items() if number % step == 0 and all(abs(k - end) > room for end in labels)}
     labels |= {k: str(numbers[k]) for k in fit}
+    labels = {k: label for k, label in labels.items() if k - 1 not in labels or room <= 1}  # of two that touch, one
     named = [f"{short}: {name.replace('_', ' ')}" for name, short in ENDS.items() if name in names]
     title = "block" + f" ({', '.join(named)})" * bool(named)
     ticks = sorted(labels)
@@ -316,13 +317,13 @@ def mark_depth(axes: Axes, lists: Collection[tuple[str, ...]]) -> None:
         axes.set_xlabel(DEPTH)
 
 
-def write_above(axes: Axes, text: str, x: float, *, colour: str = INK, side: str = "center") -> None:
-    """Write a text above the axes at `x`."""
+def write_above(axes: Axes, text: str, x: float, *, colour: str = INK, side: str = "center", line: int = 0) -> None:
+    """Write a text above the axes at `x`, on a line counted from there."""
     axes.annotate(
         text,
         (x, 1),
         xycoords=axes.get_xaxis_transform(),
-        xytext=(0, 3),
+        xytext=(0, 3 + 1.5 * SMALL * line),
         textcoords="offset points",
         ha=side,
         va="bottom",

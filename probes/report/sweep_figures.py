@@ -175,6 +175,7 @@ def draw_layer_maps(figure: Figure, frame: pd.DataFrame) -> None:
             panel.set_title(style.shorten(title, 40), loc="left")
         if number % n_columns:
             panel.set_yticklabels([])
+            panel.set_xlabel("")  # that of the first panel of a row is wider than a panel
     for panel in axes[len(parts) :]:
         panel.set_visible(False)
     if image is not None:
@@ -296,7 +297,6 @@ def draw_sources(figure: Figure, frame: pd.DataFrame) -> None:
         panel.set_ylim(ends[0] - 2, ends[1] + 2)
         panel.set_ylabel(score_unit(frame))
         style.mark_layers(panel, layers)
-    axes[0].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=style.SMALL)
 
 
 def draw_gains(axes: Axes, frame: pd.DataFrame) -> Axes:

@@ -6,7 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probes.report.comparison_figures import draw_centres, draw_layer_map, draw_runs, name_curves, runs_table
+from probes.report.comparison_figures import (
+    PARTS_OF_BLOCK,
+    draw_centres,
+    draw_layer_map,
+    draw_runs,
+    draw_weights,
+    name_curves,
+    runs_table,
+)
 from probes.report.style import make_figure, on_panel
 
 CURVE = {"run": "r", "decoder": "tiny", "plan": "causal", "head": "h", "pooling": "mean", "metric": "accuracy"}
@@ -82,3 +90,23 @@ def test_runs_are_drawn_from_the_frame_of_their_results() -> None:
     other = frame.assign(layer=frame["layer"].where(frame["run"] == "one", "block_02")).iloc[:5]
     [axes] = make_figure(on_panel(draw_runs), other, title="t").axes
     assert axes.get_xlabel().startswith("relative depth")
+
+
+def test_views_of_a_run_are_lines_beside_the_layers_of_another() -> None:
+    layers = {"plain": ["block_01", "block_02"], "views": ["a/block_01", "a/block_02", "b/block_01", "b/block_02"]}
+    rows = [("curve", run, layer, 0.1 * k) for run, names in layers.items() for k, layer in enumerate(names)]
+    frame = pd.DataFrame([*rows, ("score", "views", "b/block_01", 0.2)], columns=["record", "run", "layer", "value"])
+    [axes] = make_figure(on_panel(draw_runs), frame.assign(metric="accuracy", split="test"), title="t").axes
+    lines, rings = axes.lines[::2], axes.lines[1::2]
+    assert [np.asarray(line.get_xdata()).tolist() for line in lines] == [[0, 1]] * 3
+    assert [np.asarray(ring.get_xydata()).tolist() for ring in rings] == [[], [], [[0, 20]]]
+    assert {text.get_text().strip() for text in axes.texts} >= {"plain", "views, a", "views, b"}
+
+
+@pytest.mark.parametrize(("cosine", "drawn"), [(0.9, "cosine"), (0.99999, "relative distance")])
+def test_weights_that_hardly_differ_are_drawn_by_their_distance(cosine: float, drawn: str) -> None:
+    rows = [(f"block_{k:02d}", part, cosine, 0.01) for k in (1, 2) for part in PARTS_OF_BLOCK]
+    frame = pd.DataFrame(rows, columns=["layer", "part", "cosine", "distance"])
+    [axes] = make_figure(on_panel(draw_weights), frame, title="t").axes
+    assert axes.get_ylabel() == f"{drawn} of the weights"
+    assert set(np.asarray(axes.lines[0].get_ydata())) == {cosine if drawn == "cosine" else 0.01}
