@@ -28,10 +28,9 @@ from probes.metrics.bootstrap import (
     score_counts,
     summarise_counts,
 )
-from probes.metrics.significance import bootstrap_p_value, correct_p_values
+from probes.metrics.significance import FEW_UNITS, bootstrap_p_value, correct_p_values, too_few
 from probes.report import style
 from probes.report.blocks import NOTHING, Block, Heading, Table, cell, markdown, number
-from probes.report.document import FEW_UNITS
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.scores import Plain, seal_scores, sealed_scores
 from probes.report.style import Album
@@ -373,7 +372,8 @@ def verdict(row: ComparedAbility, first: ComparedAbility) -> str:
     subject = f"{kind.label}: {row.folder} under {row.plan}"
     reach = f"{kind.write(gap.value, sign='+')} ({ends}; p {number(row.p_value, 3)}, n = {gap.n_units:,})"
     if gap.n_units < FEW_UNITS:
-        return f"{subject} against {first.folder} under {first.plan}: too few articles or texts to tell, {reach}"
+        few = f"{too_few('articles or texts', gap.n_units)} to claim a difference"
+        return f"{subject} against {first.folder} under {first.plan}: {few}, {kind.write(gap.value, sign='+')} ({ends})"
     if row.p_value < LEVEL:
         is_better = (gap.value < 0) == kind.is_better_lower
         return f"{subject} is {'better' if is_better else 'worse'} than {first.folder} under {first.plan}: {reach}"

@@ -21,7 +21,7 @@ from extract.records import from_json
 from probes.layers import FINDINGS, PREDICTED
 from probes.metrics.bootstrap import Resampling, UnitScorer
 from probes.metrics.prediction_metrics import CORRELATIONS
-from probes.metrics.significance import joint_intervals
+from probes.metrics.significance import FEW_UNITS, joint_intervals, too_few
 
 FINDINGS_SCHEMA = 1
 """The file of a run folder that holds the findings of its heads."""
@@ -194,6 +194,8 @@ class HeadFindings:
     @property
     def tied(self) -> str:
         """Name the layers that are statistically tied with the best, and the best where the choice is not."""
+        if self.n_units < FEW_UNITS:
+            return f"There are {too_few(self.unit, self.n_units)} to tell layers apart."
         n_layers, n_tied = len(self.layers), len(self.best_set)
         named = f"{describe_layers(self.best_set, self.layers)} ({n_tied} of {n_layers} layers)"
         if n_tied == n_layers:

@@ -20,6 +20,8 @@ CORRECTIONS = {
     "bh": "no more than the level of the findings are false, on average (Benjamini and Hochberg 1995)",
     "none": "every test by itself",
 }
+FEW_UNITS = 30
+"""With fewer rows (or sentences, groups ...) than this no difference is claimed: resamples of so few are too alike."""
 ROUNDING = 1e-12
 """Largest difference of equal scores that are computed in another order."""
 AT_ONCE = 500
@@ -74,6 +76,16 @@ def permutation_p_value(
         rng=np.random.default_rng(seed),
     )
     return float(test.pvalue)
+
+
+def too_few(what: str, n_units: int) -> str:
+    """Say why no difference is claimed.
+
+    Example:
+        >>> too_few("rows", 18)
+        'too few rows (18, fewer than 30)'
+    """
+    return f"too few {what} ({n_units:,}, fewer than {FEW_UNITS})"
 
 
 def correct_p_values(p_values: Sequence[float], correction: str = "holm") -> Float[np.ndarray, " T"]:

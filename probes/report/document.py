@@ -21,6 +21,7 @@ from probes.data.task_table import task_title
 from probes.heads.result import HeadResult, Residuals
 from probes.metrics.bootstrap import Difference, Resampling, Rows, SeedSummary, difference, paired_scores
 from probes.metrics.prediction_metrics import CORRELATIONS, NO_PREDICTION
+from probes.metrics.significance import FEW_UNITS, too_few
 from probes.report.blocks import (
     LABELS,
     NOTHING,
@@ -56,8 +57,6 @@ from probes.report.scores import (
     plans_read,
 )
 
-FEW_UNITS = 30
-"""With fewer rows (or sentences, groups ...) than this, no difference is called one."""
 EVERY_PLAN = "every plan"
 """What `test_read` is where all plans were scored on test."""
 
@@ -366,7 +365,7 @@ def over_baseline(result: HeadResult, baselines: Mapping[str, BaselineScores]) -
         whose = "it" if math.isnan(result.summary[split][result.metric].mean) else "that one"
         return f"It cannot be compared with {other}, as {whose} has no score."
     if gap.n_units < FEW_UNITS:
-        return f"There are too few rows ({gap.n_units:,}) to tell it from {other}."
+        return f"There are {too_few('rows', gap.n_units)} to claim a difference from {other}."
     if gap.low > 0 or gap.high < 0:
         return f"It is {'better' if gap.value > 0 else '**worse**'} than {other}: {_lead(gap)}."
     return f"It is statistically tied with {other}: {_lead(gap)}."
@@ -481,7 +480,7 @@ def margin(other: str, score: float, gap: Difference | Lead) -> str:
         return f"{other}, has {'no score' if math.isnan(score) else percent(score)}"
     signed, reach = percent(gap.value, sign="+"), f"{signed_interval(gap.low, gap.high)}, n = {gap.n_units:,}"
     if gap.n_units < FEW_UNITS:
-        return f"too few rows to tell it from {other} ({percent(score)}; n = {gap.n_units:,})"
+        return f"{too_few('rows', gap.n_units)} to claim a difference from {other} ({percent(score)})"
     if gap.low > 0:
         return f"{signed} ({reach}) over {other} ({percent(score)})"
     if gap.high < 0:
@@ -507,7 +506,19 @@ def _score(result: HeadResult) -> float:
 def _chosen_score(result: HeadResult) -> str:
     summary = result.summary.get(_split(result), {}).get(result.metric)
     score = spread(summary) if summary else percent(result.selection_score)
-    return f"{metric_label(result.metric)} {score} on {_split(result)}"
+    n_equal = _count_equal_layers(result)
+    others = f"{n_equal} other layer{'s have' if n_equal > 1 else ' has'}"
+    equal = f" ({others} the same score there; of equal ones the first is taken)" * (n_equal > 0)
+    return f"{metric_label(result.metric)} {score} on {_split(result)}{equal}"
+
+
+def _count_equal_layers(result: HeadResult) -> int:
+    """Count the layers beside the chosen one whose best score, where the choice was made, is exactly the same."""
+    split = _split(result)
+    curves = [curve.values for curve in result.curves if (curve.metric, curve.split) == (result.metric, split)]
+    best = np.nan_to_num(np.array(curves, np.float64), nan=-np.inf).max(axis=0, initial=-np.inf)
+    chosen = result.chosen.get("layer")
+    return int((best == best[result.layers.index(chosen)]).sum()) - 1 if curves and chosen in result.layers else 0
 
 
 def _worth(result: HeadResult, compared: str) -> str:
@@ -807,7 +818,7 @@ def _over_baseline(best: HeadResult, scores: RunScores) -> str:
         return f"{baseline_text}, and the two cannot be compared, as one has no score."
     reach = f"{percent(gap.value, sign='+')}, {signed_interval(gap.low, gap.high)}"
     if gap.n_units < FEW_UNITS:
-        return f"{baseline_text}; {gap.n_units:,} rows are too few to tell the two apart."
+        return f"{baseline_text}: {too_few('rows', gap.n_units)} to claim a difference."
     if gap.low > 0:
         return f"{baseline_text}, and the decoder is better by a significant difference ({reach})."
     if gap.high < 0:

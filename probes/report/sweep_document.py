@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from probes.data.task_table import task_title
+from probes.metrics.significance import FEW_UNITS
 from probes.report.blocks import (
     NOTHING,
     Block,
@@ -22,7 +23,6 @@ from probes.report.blocks import (
 )
 from probes.report.document import (
     EVERY_PLAN,
-    FEW_UNITS,
     baseline_blocks,
     best_result,
     failure_blocks,

@@ -29,7 +29,15 @@ from probes.data.task import MIN_SPLIT_ROWS
 from probes.heads.result import HeadResult
 from probes.layers.findings import load_predictions
 from probes.metrics.bootstrap import Difference, Resampling, SeedSummary, difference, unit_counts
-from probes.metrics.significance import OfSums, bootstrap_p_value, correct_p_values, permutation_p_value, seed_errors
+from probes.metrics.significance import (
+    FEW_UNITS,
+    OfSums,
+    bootstrap_p_value,
+    correct_p_values,
+    permutation_p_value,
+    seed_errors,
+    too_few,
+)
 from probes.report.blocks import (
     Block,
     Table,
@@ -43,7 +51,7 @@ from probes.report.blocks import (
     signed_interval,
     spread,
 )
-from probes.report.document import FEW_UNITS, Context, SplitRows, best_result
+from probes.report.document import Context, SplitRows, best_result
 from probes.report.exploring import join_explorations, layer_gap
 from probes.report.page import IN_FULL, PAGE, Page, Part, Pictures, write_page
 from probes.report.predictions import (
@@ -781,7 +789,9 @@ def _verdict(label: str, first: str, gain: Difference, metric: str, p_value: flo
             "where all predictions are the same"
         )
     if gain.n_units < FEW_UNITS:
-        return f"{label} against {first}: too few rows to tell, {percent(gain.value, sign='+')} {reach}"
+        few = f"{too_few('rows', gain.n_units)} to claim a difference"
+        ends = signed_interval(gain.low, gain.high)
+        return f"{label} against {first}: {few}, {percent(gain.value, sign='+')} ({ends})"
     if p_value < LEVEL if n_tests > 1 else gain.low > 0 or gain.high < 0:
         return f"{label} is {'better' if gain.value > 0 else 'worse'} than {first} by {by} {reach}"
     return f"{label} is statistically tied with {first}: {percent(gain.value, sign='+')} {reach}"

@@ -76,7 +76,7 @@ def test_a_paired_difference_is_sharper_than_two_intervals() -> None:
     better = compare_scores([scores(make(), make("hybrid", shift=-0.1))], ["tiny"])[1]
     assert "is better than" in verdict(better, first)
     few = compare_scores([scores(make(n_units=9), make("hybrid", shift=1.0, n_units=9))], ["tiny"])[1]
-    assert "too few articles or texts to tell" in verdict(few, first)
+    assert "too few articles or texts" in verdict(few, first)
 
 
 def test_of_a_share_more_is_better_where_it_is_accuracy() -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from extract.masks.mask_plan import parse_plan
 from probes.metrics.bootstrap import Resampling, SeedSummary, difference, paired_scores
+from probes.metrics.significance import FEW_UNITS
 from probes.report.blocks import (
     Caution,
     Document,
@@ -30,7 +31,6 @@ from probes.report.blocks import (
 )
 from probes.report.document import (
     EVERY_PLAN,
-    FEW_UNITS,
     HEAD_WORDS,
     Context,
     KindReport,
@@ -618,7 +618,11 @@ def test_the_lead_over_the_cosine_of_the_top_layer_has_a_paired_interval(
         ((0.01, 0.09), 60, ", +5.0 (+1.0 to +9.0, n = 60) over the standardised cosine of the top layer ("),
         ((-0.01, 0.11), 60, ", statistically tied with the standardised cosine of the top layer ("),
         ((-0.09, -0.01), 60, ", -5.0 (-9.0 to -1.0, n = 60) and **worse** than the standardised cosine of the top"),
-        ((0.01, 0.09), 8, ", too few rows to tell it from the standardised cosine of the top layer ("),
+        (
+            (0.01, 0.09),
+            8,
+            ", too few rows (8, fewer than 30) to claim a difference from the standardised cosine of",
+        ),
     ],
 )
 def test_what_a_head_adds_to_the_cosine_of_the_top_layer_is_said(
@@ -670,7 +674,9 @@ def test_a_clear_margin_a_tie_and_too_few_rows_are_said_as_such(classes: MadeRun
         for split, rows in wrong.kind.report.rows(wrong.task).items()
     }
     text = run_lead(wrong.scores, wrong.kind.report.bare, few)
-    assert re.search(rf", too few rows to tell it from the next head, `{name}` \([\d.]+; n = {FEW_UNITS - 1}\)", text)
+    assert re.search(
+        rf", too few rows \(29, fewer than 30\) to claim a difference from the next head, `{name}` \([\d.]+\)", text
+    )
     assert f", the next head, `{name}`, has " in run_lead(wrong.scores, wrong.kind.report.bare, {})
 
 

@@ -209,7 +209,7 @@ def test_explorations_of_the_same_rows_share_a_table(pairs: MadeRun, tmp_path: P
         (Lead(0.2, 0.1, 0.3, 60), "and the decoder is better by a significant difference (+20.0, +10.0 to +30.0)."),
         (Lead(-0.2, -0.3, -0.1, 60), "and the decoder is **worse** by a significant difference"),
         (Lead(0.1, -0.1, 0.3, 60), "the difference is not significant (+10.0, -10.0 to +30.0)."),
-        (Lead(0.1, 0.05, 0.3, 5), "5 rows are too few to tell the two apart."),
+        (Lead(0.1, 0.05, 0.3, 5), "too few rows (5, fewer than 30) to claim a difference."),
         (Lead(float("nan"), float("nan"), float("nan"), 60), "cannot be compared"),
     ],
 )

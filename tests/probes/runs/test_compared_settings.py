@@ -108,6 +108,6 @@ def test_other_latents_are_compared(plan: str, changed: dict[str, Any], tmp_path
 def test_few_rows_are_too_few_to_tell(tmp_path: Path) -> None:
     first, run = make_run(tmp_path / "a", "causal"), make_run(tmp_path / "b", "bidirectional:3")
     assert compared(first, run, n_units=29).verdicts() == [
-        "b against a: too few rows to tell, +10.0 (+5.0 to +15.0; n = 29)"
+        "b against a: too few rows (29, fewer than 30) to claim a difference, +10.0 (+5.0 to +15.0)"
     ]
     assert "is better" in compared(first, run, n_units=30).verdicts()[0]

@@ -80,7 +80,7 @@ def test_the_sentence_names_the_baseline_with_the_highest_score_on_the_reported_
     assert "**worse**" in over_baseline(head, {best: replace(scores, leads={head.name: lead})})
     tied = replace(lead, high=0.1)
     assert "tied" in over_baseline(head, {best: replace(scores, leads={head.name: tied})})
-    assert "too few rows (5)" in over_baseline(
+    assert "too few rows (5, fewer than 30)" in over_baseline(
         head, {best: replace(scores, leads={head.name: replace(tied, n_units=5)})}
     )
     assert over_baseline(head, {}) == ""
