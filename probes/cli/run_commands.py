@@ -17,7 +17,7 @@ from extract.inputs.joined_text import JoinedText
 from extract.linear import bfloat16_gain
 from extract.run.embed import Estimate, estimate_extraction
 from extract.run.extraction import describe_extraction, launched_size, unique_texts
-from extract.store.cache import LatentCache, ViewCache, open_cache
+from extract.store.cache import ViewCache, find_cache
 from extract.store.manifest import Manifest
 from extract.store.writer import WRITERS
 from probes.cli.commands import EmbedArgs, ExtractArgs, FitArgs
@@ -96,7 +96,7 @@ def _check_ray(args: ExtractArgs) -> None:
 
 
 def fit_command(args: FitArgs) -> int:
-    from probes.runs.run_caches import find_cache_of
+    from probes.runs.run_caches import find_cache_of, open_named
 
     config, name, head = args.config, args.cache, args.head
     watcher = watcher_of(args)
@@ -108,13 +108,13 @@ def fit_command(args: FitArgs) -> int:
                 "pretraining.corpus (icecore list corpora)."
             )
         texts = None if name else load_corpus(spec.corpus, spec.texts, spec.options)
-        cache = _open_named(name) if texts is None else find_cache_of(config, texts)
+        cache = open_named(name) if texts is None else find_cache_of(config, texts)
         result = pretrain(config, cache, watcher=watcher, command=command_line())
         show(f"{result.folder}/summary.md holds the losses of every layer.")
         return 0
     if head:  # a head for another kind of task is refused by name
         config = replace(config, heads={head: config.heads.get(head)})
-    cache = _open_named(name) if name else find_cache_of(config, load_run_task(config))
+    cache = open_named(name) if name else find_cache_of(config, load_run_task(config))
     corpus = obtain_corpus(config)
     corpus_cache = find_cache_of(config, corpus) if corpus else None
     loaded = run(config, cache=cache, corpus_cache=corpus_cache, watcher=watcher, command=command_line())
@@ -134,12 +134,6 @@ def _sources(config: RunConfig, task: Task) -> list[tuple[RunConfig, Task | Corp
     return sources if corpus is None else [*sources, (config, corpus)]
 
 
-def _open_named(name: str) -> LatentCache:
-    cache = open_cache(name)
-    cache.verify_latents()
-    return cache
-
-
 def estimate(
     config: RunConfig,
     watcher: Watcher,
@@ -147,7 +141,11 @@ def estimate(
     *,
     task: Task | None = None,
 ) -> int:
-    """Estimate an extraction: of the sources, or where there are none of what a run extracts; `task` was shown."""
+    """Estimate an extraction: of the sources, or where there are none of what a run extracts; `task` was shown.
+
+    What a run would find in a cache is not estimated.
+    """
+    is_cached = not sources
     if not sources:
         if task is None:
             task = load_run_task(config)
@@ -160,13 +158,21 @@ def estimate(
     for member, source in sources:
         texts = unique_texts(source.texts())
         lines += [f"{source.name}:"] * (len(sources) > 1)
-        for spec in (spec for one, _ in member.extraction.passes for spec in one.members):
-            manifest = describe_extraction(decoder, texts, spec)
-            estimates.append(estimate_extraction(decoder, texts, spec=spec, manifest=manifest))
-            lines += [*_settings_lines(manifest), *_estimate_lines(estimates[-1], len(manifest.layers))]
+        for joined, views in member.extraction.passes:
+            lines += [f"view      {', '.join(views)}"] * bool(member.extraction.views)
+            for spec in joined.members:
+                manifest = describe_extraction(decoder, texts, spec)
+                lines += _settings_lines(manifest)
+                read = [member.extraction.readings[name] for name in views] if member.extraction.views else [spec]
+                parts = [describe_extraction(decoder, texts, part).identity for one in read for part in one.members]
+                if is_cached and all(find_cache(Path(member.caches), part) for part in parts):
+                    lines.append(f"cached    in {member.caches}: nothing to extract")
+                    continue
+                estimates.append(estimate_extraction(decoder, texts, spec=spec, manifest=manifest))
+                lines += _estimate_lines(estimates[-1], len(manifest.layers))
     if len(estimates) > 1:
         lines += ["together:", *_total_lines(estimates)]
-    show("\n".join([*lines, *_faster_line(decoder)]))
+    show("\n".join([*lines, *(_faster_line(decoder) if estimates else ())]))
     return 0
 
 

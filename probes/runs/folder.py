@@ -4,8 +4,8 @@ import json
 import os
 import platform
 import re
-import subprocess
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -239,7 +239,7 @@ def describe_program() -> Values:
 
 
 def command_line() -> str:
-    """Return this process's command line as a shell reads it, the program by its name alone and absolute paths relative to here."""
+    """Return this process's command line as a shell reads it, the program by its name, absolute paths relative."""
     words = (word.rpartition("=") for word in sys.argv[1:])
     arguments = (f"{key}{equals}{without_absolute_paths(value, 'name')}" for key, equals, value in words)
     return shlex.join([Path(sys.argv[0]).name, *arguments])

@@ -106,6 +106,20 @@ def test_a_dry_run_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_says_what_is_in_a_cache_already(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(finished.config), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith(f"poolings  mean, last\ncached    in {finished.cache.parent}: nothing to extract\n")
+    views = "{plain: {poolings: last}, echo: {template: echo, poolings: echo-mean}}"
+    heads = ["--heads", "{layer-cosine: {}}"]
+    assert main(["run", str(finished.config), "--dry-run", "--views", views, *heads]) == 0
+    plain, echo = capsys.readouterr().out.split("\nview      ")[1:]
+    assert plain.startswith("plain\nplan      causal")
+    assert plain.endswith(": nothing to extract")
+    assert echo.startswith("echo\nplan      causal")
+    assert "\ntokens " in echo
+
+
 def test_a_dry_run_counts_the_corpus_that_heads_start_from(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,11 +186,12 @@ def test_a_dry_run_says_when_bfloat16_would_pay(
     gain: float | None,
     is_said: bool,
     finished: Finished,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(run_commands, "bfloat16_gain", lambda _: gain)
-    assert main(["extract", str(finished.config), "--dry-run"]) == 0
+    assert main(["extract", str(finished.config), "--dry-run", "--caches", str(tmp_path)]) == 0
     assert ("\nfaster    products take 1/2.0 of the time in bfloat16" in capsys.readouterr().out) is is_said
 
 
