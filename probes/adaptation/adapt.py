@@ -30,6 +30,7 @@ from extract.errors import CertificateError, ConfigError, DecoderError, HeadErro
 from extract.files import digest_json, digest_module, read_file, refuse_links, remove_file, write_file
 from extract.masks.mask_plan import parse_plan
 from extract.records import from_plain
+from extract.store.manifest import Plain, differences
 from extract.wiring.certificate import check_influence
 from extract.wiring.plan_wiring import plan_in_force, states_with_gradients
 from probes.adaptation.adapt_config import (
@@ -715,6 +716,8 @@ def adapt(
     folder = config.folder
     refuse_links(folder)
     existing = find_adapted(folder)
+    if existing is not None:
+        _require_same_settings(existing, config)
     language = language or load_language_model(config.decoder, report=say)
     decoder, plan = language.decoder, parse_plan(config.plan)
     _require_one_device(decoder)
@@ -730,8 +733,8 @@ def adapt(
             say(f"{folder} holds this adapter already")
             return existing
         raise ConfigError(
-            f"folder {str(folder)!r} holds an adapter of other settings, texts or versions; give another name, or "
-            "remove the folder."
+            f"folder {str(folder)!r} holds an adapter of another decoder, other texts or shares of them, or other "
+            "versions; give another name, or remove the folder."
         )
     if objectives.masks:
         say(f"hidden tokens are shown as {' and '.join(map(repr, sorted({*objectives.masks.values()})))}")
@@ -741,10 +744,8 @@ def adapt(
         say(f"plan {plan.text} took effect on {decoder.description.name}")
         lora = add_lora(language, config.lora, seed=config.seed)
         try:
-            n_all = decoder.description.n_parameters
-            say(
-                f"{lora.n_parameters:,} numbers are trained, {lora.n_parameters / n_all:.1%} of the decoder's {n_all:,}"
-            )
+            n, n_all = lora.n_parameters, decoder.description.n_parameters
+            say(f"{n:,} parameters are trained, {n / n_all:.1%} of the decoder's {n_all:,}")
             trained = train(config, objectives, texts, lora, folder=folder, fit_id=fit_id, report=report)
             files = lora.files()
         finally:
@@ -793,7 +794,7 @@ def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: 
         )
         say(
             f"{len(tokens.rows):,} rows of at most {options.length} tokens to train on, {options.held_out} held out; "
-            f"{config.steps:,} steps read {config.steps * options.batch / len(tokens.rows):.2g} times as many"
+            f"{config.steps:,} steps read each {config.steps * options.batch / len(tokens.rows):.2g} times on average"
         )
     if "sscl" in config.used:
         sscl = config.options("sscl")
@@ -814,15 +815,30 @@ PROCEDURE = 3
 without dropout, drew rows of contrast whatever the weights of corpora, and scored them in half precision."""
 
 
+def _settings(config: Plain) -> Plain:
+    """Take the settings that decide an adapter, apart from its decoder and texts, which are known by their digests."""
+    return {key: value for key, value in config.items() if key not in ("decoder", "corpus", "name")}
+
+
+def _require_same_settings(existing: Adapted, config: AdaptConfig) -> None:
+    """Refuse a folder with an adapter of other settings, before anything is loaded."""
+    now = json.loads(json.dumps(plain_config(config)))
+    changed = differences(_settings(existing.record["config"]), _settings(now))
+    if changed:
+        listed = ", ".join(f"{key} ({before!r} there, {after!r} now)" for key, (before, after) in changed.items())
+        raise ConfigError(
+            f"folder {str(existing.folder)!r} holds an adapter of other settings: {listed}; give another name, or "
+            "remove the folder."
+        )
+
+
 def _identity(config: AdaptConfig, decoder: Decoder, texts: Texts) -> dict[str, Any]:
     """Return all that decides an adapter."""
     about = decoder.description
     rows = {name: None if part is None else part.digest for name, part in vars(texts).items()}
     return {
         "procedure": PROCEDURE,
-        "config": {
-            key: value for key, value in plain_config(config).items() if key not in ("decoder", "corpus", "name")
-        },
+        "config": _settings(plain_config(config)),
         "decoder": {"weights": about.weight_digest, "tokenizer": about.tokenizer_digest, "dtype": about.dtype},
         "texts": rows,
         "versions": {"torch": str(torch.__version__), "peft": version("peft")},

@@ -588,7 +588,8 @@ def _by_view(findings: HeadFindings) -> str:
         without = f"without {view} {_percent(by_name[f'without {view}'])}"
         alone = f" ({view} alone: {_percent(by_name[name])})" if (name := f"{view} alone") in by_name else ""
         parts.append(f"{without}, {'the same' if value == low == high else gap + tied}{alone}")
-    return f"All {len(lost.layers)} views together have {_percent(scores.values[0])}; {'; '.join(parts)}."
+    together = "Both" if len(lost.layers) == 2 else f"All {len(lost.layers)}"
+    return f"{together} views together have {_percent(scores.values[0])}; {'; '.join(parts)}."
 
 
 def _joint(findings: HeadFindings) -> str:

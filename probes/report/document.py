@@ -831,4 +831,4 @@ def checks(scores: RunScores) -> tuple[str, ...]:
     task = scores.header.task
     if scores.header.kind not in FITTED or leaks(task) or task.get("shared_rows"):
         return ()
-    return ("Leaks were looked for: no row of validation or test is in an earlier split as well, letter by letter.",)
+    return ("Leaks were looked for: no row of validation or test stands word for word in an earlier split.",)

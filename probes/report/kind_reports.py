@@ -202,7 +202,7 @@ def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
             percent(part["pearson"]),
             number(part["mean_absolute"], 2),
         )
-        for side, label, digits in (("n_words", "words in both texts", 0), ("overlap", "lexical overlap", 2))
+        for side, label, digits in (("n_words", "words of the pair", 0), ("overlap", "lexical overlap", 2))
         for part in quarters[side]
     ]
     return Table(("by", "from", "pairs", "Pearson", "mean abs. error"), rows)

@@ -423,7 +423,7 @@ def draw_confusion(figure: Figure, frame: pd.DataFrame) -> None:
 
 def residual_frame(residuals: Residuals) -> pd.DataFrame:
     """List predicted and gold of every row, with what a residual may depend on."""
-    sides = {"words in both texts": residuals.n_words, "lexical overlap": residuals.overlap}
+    sides = {"words of the pair": residuals.n_words, "lexical overlap": residuals.overlap}
     return pd.DataFrame({"predicted": residuals.predicted, "gold": residuals.gold, **sides})
 
 

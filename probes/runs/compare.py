@@ -272,7 +272,8 @@ def read_runs(runs: Runs, head: str = "") -> list[ComparedRun]:
     for folder, label in zip(folders, unique_names([folder.path for folder in folders]), strict=True):
         if folder.values["what"] != "run":
             raise HeadError(
-                f"{str(folder.path)!r} is a {folder.values['what']}, which compares its plans itself; compare runs."
+                f"{str(folder.path)!r} is a {folder.values['what']}, which compares its own points; give runs, or "
+                "--across."
             )
         heads = {result.name: result for _, result in folder.results}
         if head and head not in heads:

@@ -343,6 +343,8 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> tupl
     name = name.strip()
     axis = _find_axis(name, named)
     if not equals:
+        if axis is None and _is_key(name):
+            raise ConfigError(f"the axis {name!r} has no values; give them, as --over {name}=VALUE,VALUE.")
         return name, axis or _read_preset(name, config, named)
     words = split_values(values)
     if axis is None and name != RATIO and not _is_key(name):
@@ -371,7 +373,7 @@ def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axi
         n_parts = name.count(".") + 1  # keys are written as short as the name
         keys = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
         near = [] if _is_key(name) else get_close_matches(name, list(keys), n=3)
-        raise unknown_name("axis", name, [*named, *PRESETS, *near], hint=hint)
+        raise unknown_name("axis", name, [*near, *named, *PRESETS], hint=hint)
     axis, read = preset
     return Axis(axis, read(config))
 

@@ -505,14 +505,33 @@ class Sweep:
 
 
 def rows_by_source(task: Task, split: str) -> dict[str, list[int]]:
-    """Group the rows of a split by their source; nothing where a task names none, or one alone."""
+    """Group the rows of a split by their source; nothing where a task names none, or one alone with enough rows."""
+    groups = {source: part for source, part in _group_by_source(task, split).items() if len(part) >= MIN_SPLIT_ROWS}
+    return groups if len(groups) > 1 else {}
+
+
+def _group_by_source(task: Task, split: str) -> dict[str, list[int]]:
     rows = task.rows(split)
     column = next((name for name in ("source", "subset") if name in rows.column_names and name in task.columns), "")
     groups: dict[str, list[int]] = {}
     for row, source in enumerate(rows[column][:] if column else ()):
         groups.setdefault(str(source), []).append(row)
-    groups = {source: part for source, part in groups.items() if len(part) >= MIN_SPLIT_ROWS}
-    return groups if len(groups) > 1 else {}
+    return groups
+
+
+def require_sources(task: Task) -> None:
+    """Refuse a task of which validation does not name two sources of enough rows, by which to choose."""
+    if rows_by_source(task, "validation"):
+        return
+    rows = {source: len(part) for source, part in _group_by_source(task, "validation").items()}
+    counted = ", ".join(f"{source} {n}" for source, n in list(rows.items())[:4])
+    why, way = "name no source", "name their column as task.options.source"
+    if rows:
+        why = f"have fewer than two sources with at least {MIN_SPLIT_ROWS} rows ({counted})"
+        way = "give more rows"
+    raise ConfigError(
+        f"choose_by is 'sources', but the validation rows of task {task.name!r} {why}; {way}, or leave --choose-by out."
+    )
 
 
 def _part(

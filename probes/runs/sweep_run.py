@@ -16,7 +16,7 @@ from extract.decoders.fetch import is_fetched, remove_fetched
 from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, first_line, unknown_name
 from extract.run.shards import sweep_cost
 from extract.wiring.states import route_of
-from probes.data.task import MIN_SPLIT_ROWS, Task
+from probes.data.task import Task
 from probes.report.scores import PlansScores, SearchCost, SearchTrial
 from probes.report.write import write_plans
 from probes.runs.config_file import ConfigSource, as_config
@@ -42,8 +42,8 @@ from probes.runs.sweep_caches import Grown, PointCaches, find_families, find_mis
 from probes.runs.sweep_points import (
     Sweep,
     refuse_random_decoder,
+    require_sources,
     require_unread_test,
-    rows_by_source,
     systems_of,
 )
 from probes.runs.task_kinds import KINDS
@@ -160,11 +160,8 @@ def load_checked(grid: Grid, test: str, strategy: str = "", budget: float = BUDG
         raise ConfigError("choose_by is 'sources', but tasks are an axis; name the one to choose on with --choose-on.")
     for point in grid.points:
         task = tasks[point.label]
-        if point.values.get(grid.task_axis, "") == on and not rows_by_source(task, "validation"):
-            raise ConfigError(
-                f"choose_by is 'sources', but validation rows of task {task.name!r} do not name two of "
-                f"{MIN_SPLIT_ROWS} rows each; leave --choose-by out, or name a column as task.options.source."
-            )
+        if point.values.get(grid.task_axis, "") == on:
+            require_sources(task)
     return tasks
 
 

@@ -256,7 +256,7 @@ def test_the_summary_shows_where_pair_heads_are_wrong(pairs: MadeRun) -> None:
     made = pairs.with_head("layer-cosine", extras={**best.extras, "residuals": both})
     lines = section(summary(made), "Where the heads are wrong")
     assert "| layer-cosine | test | 0.50 | 0.75 | -0.25 | +0.12 | -0.50 | - | +0.75 (+0.50) |" in lines
-    assert "| words in both texts | 2 to 11 | 39 | 62.5 | 0.25 |" in lines
+    assert "| words of the pair | 2 to 11 | 39 | 62.5 | 0.25 |" in lines
     assert "| lexical overlap | 0.00 to 0.50 | 1 | - | 1.00 |" in lines
     assert any("stay together), `layer-cosine` on test:" in line for line in lines)
     [worst] = (line for line in lines[lines.index("|---|---|---|---|") + 1 :][:1])

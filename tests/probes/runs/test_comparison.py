@@ -179,7 +179,7 @@ def test_sweeps_compare_their_plans_themselves(finished: Finished, tmp_path: Pat
     values |= {"what": "sweep", "plans": [], "chosen": {}}
     values["sha256"] = seal_scores(values)
     (copy / "scores.json").write_text(json.dumps(values), encoding="utf-8")
-    with pytest.raises(HeadError, match="is a sweep, which compares its plans itself; compare runs"):
+    with pytest.raises(HeadError, match="is a sweep, which compares its own points; give runs, or --across"):
         compare([copy, finished.folder])
 
 

@@ -265,7 +265,7 @@ def test_a_decoder_whose_depth_cannot_be_read_costs_its_own_points(monkeypatch: 
     [
         (["poolings="], {}, "axis 'poolings' has no value"),
         (["encodings"], {}, "unknown axis 'encodings': did you mean 'encoders'"),
-        (["poolings"], {}, "unknown axis 'poolings'"),
+        (["poolings"], {}, "the axis 'poolings' has no values; give them, as --over poolings=VALUE,VALUE."),
         (["temlpate.name=echo"], {}, "unknown axis 'temlpate.name': did you mean 'template.name'?"),
         (["extraction.plam=causal"], {}, "unknown axis 'extraction.plam': did you mean 'extraction.plan'?"),
         (["poolngs=mean"], {}, "unknown axis 'poolngs': did you mean 'poolings'?"),

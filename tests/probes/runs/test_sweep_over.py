@@ -36,7 +36,7 @@ from probes.runs.probe import Encoder
 from probes.runs.results import results
 from probes.runs.run import RunResult, run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
-from probes.runs.sweep_points import mean_gain_interval, rows_by_source
+from probes.runs.sweep_points import mean_gain_interval, require_sources, rows_by_source
 from probes.runs.sweep_run import sweep
 from probes.runs.watcher import Watcher
 from tests.extract.tiny_decoders import save_decoder
@@ -710,10 +710,11 @@ def test_a_point_is_chosen_by_sources_that_count_alike(config: RunConfig, over_t
     summary = (result.folder / "summary.md").read_text(encoding="utf-8")
     assert "| mean over sources | validation |" in summary
     assert f"| {100 * max(finite.values()):.1f} |" in summary
-    with pytest.raises(
-        ConfigError, match="choose_by is 'sources', but validation rows of task 'sts-sample' do not name"
-    ):
+    with pytest.raises(ConfigError, match="but the validation rows of task 'sts-sample' name no source; name their"):
         sweep(config, {"poolings": ["mean", "last"]}, choose_by="sources")
+    few = task.replace_splits({split: rows.select(range(9)) for split, rows in task.splits.items()}, note="few")
+    with pytest.raises(ConfigError, match=r"fewer than two sources with at least 8 rows \(.+ \d.*\); give more rows"):
+        require_sources(few)
     with pytest.raises(ConfigError, match="name the one to choose on with --choose-on"):
         sweep(mine, {"task": {"mine": options, "sample": "sts-sample"}}, choose_by="sources")
     with pytest.raises(ConfigError, match="which few rows of a search cannot tell"):

@@ -212,7 +212,7 @@ def test_layers_say_what_each_view_adds(finished_views: Callable[[str], LoadedRu
         only = configure(base, decoder_folder, "pairs", name=f"only-{left}", heads={"layer-cosine": {"pooling": left}})
         expected = run(only).record.heads["layer-cosine"].mean("test")
         assert scores.values[scores.layers.index(name)] == pytest.approx(expected)
-    assert f"All 2 views together have {100 * scores.values[0]:.1f}; without plain" in study.answer
+    assert f"Both views together have {100 * scores.values[0]:.1f}; without plain" in study.answer
     whole = LayerStudy.of(result, head="siamese-cosine", options=options).findings
     assert whole.curve("without-view") is not None
     alone = LayerStudy.of(finished_views("classes"), head="nearest-centroid", options=options).findings
