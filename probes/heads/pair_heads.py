@@ -3,7 +3,7 @@
 import inspect
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -369,7 +369,7 @@ class PairFits(Head):
         details = {
             **to_plain(result),
             "seconds": round(result.seconds, 3),
-            "calibration": calibration.to_dict(),
+            "calibration": to_plain(calibration),
         }
         return head, FitRecord(self.resolved.name, data.pooling, data.channels.layers, details)
 
@@ -468,7 +468,7 @@ def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context
     names = np.array(rows["subset"])
     scores = {name: _summarise(stacked["test"], context, "test", names == name) for name in sorted(set(names.tolist()))}
     described = {
-        name: {"n": int((names == name).sum()), **{metric: summary.to_dict() for metric, summary in by_metric.items()}}
+        name: {"n": int((names == name).sum()), **{metric: asdict(summary) for metric, summary in by_metric.items()}}
         for name, by_metric in scores.items()
     }
     means = {metric: float(np.mean([by[metric].mean for by in scores.values()])) for metric in CORRELATIONS}
@@ -490,7 +490,7 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitC
         described: dict[str, object] = {"n": n_rows}
         if MIN_SUBSET <= n_rows < len(marks) and len(np.unique(context.task.gold01("test")[marks])) > 1:
             summary = _summarise(stacked["test"], context, "test", marks)
-            described |= {metric: score.to_dict() for metric, score in summary.items()}
+            described |= {metric: asdict(score) for metric, score in summary.items()}
         scores[name] = described
     return scores
 

@@ -1,7 +1,7 @@
 """The bootstrap: scorers of predictions, and intervals by resampling rows, groups, sentences or documents."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +14,8 @@ from probes.metrics.prediction_metrics import (
     ClassCounts,
     class_metric,
     count_by_unit,
+    count_tag_spans,
+    f1_of_counts,
     pearson,
     score_classes,
     spearman,
@@ -54,10 +56,6 @@ class SeedSummary:
     """Confidence level of the interval from `low` to `high`."""
     values: tuple[float, ...]
     """One per seed."""
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def summarise(
@@ -574,8 +572,6 @@ def unit_counts(
     """Count every unit for a metric, and return the function of sums of counts; arguments as in `paired_scores`."""
     numbers, groups = number_units(units, len(gold)), _groups(units)
     if metric == SPAN_F1:
-        from probes.metrics.prediction_metrics import f1_of_counts
-
         spans = [_span_counts(list(tags), list(gold), numbers, sentences) for tags in predicted]
         return np.stack(spans).astype(np.float64), f1_of_counts
     if metric == "v-measure":
@@ -626,8 +622,6 @@ def _span_counts(
     tags: Sequence[str], gold: Sequence[str], units: Int[np.ndarray, " W"], sentences: Sequence[str]
 ) -> Int[np.ndarray, "U 3"]:
     """Count the spans of the sentences of each unit."""
-    from probes.metrics.prediction_metrics import count_tag_spans
-
     starts = [k for k in range(len(gold)) if k == 0 or sentences[k] != sentences[k - 1]]
     ends = [*starts[1:], len(gold)]
     parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]

@@ -1,7 +1,7 @@
 """Metrics of predictions: correlations with a gold score, classes, and spans of words."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple, get_args
 
@@ -68,10 +68,6 @@ class LinearCalibration:
         """Turn `(N,)` predictions into scores."""
         return np.clip(self.slope * np.asarray(predicted, np.float64) + self.intercept, self.low, self.high)
 
-    def to_dict(self) -> dict[str, float]:
-        """Return plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class IsotonicCalibration:
@@ -83,10 +79,6 @@ class IsotonicCalibration:
     def __call__(self, predicted: NDArray[np.floating]) -> Float[np.ndarray, " N"]:
         """Turn `(N,)` predictions into scores."""
         return np.interp(np.asarray(predicted, np.float64), self.predictions, self.scores)
-
-    def to_dict(self) -> dict[str, list[float]]:
-        """Return plain values."""
-        return {"predictions": list(self.predictions), "scores": list(self.scores)}
 
 
 Calibration = LinearCalibration | IsotonicCalibration

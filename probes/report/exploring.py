@@ -129,27 +129,8 @@ class RowTable:
         return {name: getattr(self, name) for name in ("kind", "columns", "gold", "rows", "n_rows", "noun")}
 
 
-@dataclass(frozen=True)
-class Exploration:
-    """What a page embeds."""
-
-    sources: tuple[Source, ...]
-    tables: Mapping[str, RowTable]
-    grid: Values = field(default_factory=dict)
-    """Of a sweep: its axes and points, and the scores of every layer at each."""
-
-    def to_plain(self) -> Values:
-        """Return what a page embeds, without what is empty."""
-        tables = {key: table.to_plain() for key, table in self.tables.items()}
-        values = {"sources": [asdict(source) for source in self.sources], "tables": tables}
-        return dict(without_nan({**values, **({"grid": self.grid} if self.grid else {})})) if self else {}
-
-    def __bool__(self) -> bool:
-        return bool(self.sources or self.grid)
-
-
-def explore_run(context: Context, folder: Path) -> Exploration:
-    """Gather what the page of a run shows of its layers and rows, from its scores and its folder."""
+def explore_run(context: Context, folder: Path) -> Values:
+    """Gather what the page of a run shows of its layers and rows, from its scores and its folder, as it is embedded."""
     try:
         findings = {head.head: head for head in load_findings(folder)} if (folder / FINDINGS).exists() else {}
     except HeadError:  # the page warns of it
@@ -167,7 +148,8 @@ def explore_run(context: Context, folder: Path) -> Exploration:
                 tables[key] = replace(tables[key], kind="groups")
         source = _source(context, result, findings.get(name), key, tables[key])
         sources.append(replace(source, **_layer_predictions(source, folder, tables[key])))
-    return Exploration(tuple(sources), tables)
+    plain = {"sources": [asdict(source) for source in sources], "tables": {k: t.to_plain() for k, t in tables.items()}}
+    return dict(without_nan(plain)) if sources else {}
 
 
 def _source(context: Context, result: HeadResult, findings: HeadFindings | None, key: str, table: RowTable) -> Source:
@@ -386,10 +368,10 @@ def join_explorations(parts: Mapping[str, Values], gaps: Sequence[Values] = ()) 
     return {"sources": sources, "tables": tables, "gaps": list(gaps), **begin}
 
 
-def explore_plans(scores: PlansScores) -> Exploration:
+def explore_plans(scores: PlansScores) -> Values:
     """Gather what the page of a sweep or a search shows: the score of every layer at every point, from its frame."""
     if not scores.plans or not scores.chosen:
-        return Exploration((), {})
+        return {}
     slot, choice = max(scores.chosen.items(), key=lambda item: np.nan_to_num(item[1].result.selection_score, nan=-1))
     frame, metric = points_frame(scores), choice.result.metric
     curves, numbers = layer_scores(frame, slot, metric), score_rows(frame, slot, metric)
@@ -406,7 +388,7 @@ def explore_plans(scores: PlansScores) -> Exploration:
             {"label": short[name], "axes": axes, "layers": list(rows["layer"]), "values": values, "about": about}
         )
     if not any(len(point["layers"]) > 1 for point in points):
-        return Exploration((), {})
+        return {}
     layers = max((point["layers"] for point in points), key=len)
     unit = f"{metric_label(metric)} x 100, {curves['split'].iloc[0]}"
     chosen = curves.loc[curves["is_chosen"], "point"]
@@ -422,4 +404,4 @@ def explore_plans(scores: PlansScores) -> Exploration:
         "note": f"{slot}: {unit}, of every layer at every point ({' x '.join(axes_of(scores))}), the lighter the "
         "better. Framed: the choice.",
     }
-    return Exploration((), {}, grid=grid)
+    return dict(without_nan({"sources": [], "tables": {}, "grid": grid}))

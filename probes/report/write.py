@@ -83,7 +83,7 @@ def page_of_run(folder: Path, album: Album, pictures: Pictures, context: Context
     draw_autoencoders(album, context.scores.pretraining, plan=context.scores.cache["plan"])
     document, exploration = run_document(context), explore_run(context, folder)
     answers = plain_answer(context.scores, context.report)
-    page = run_page(folder, document, pictures, exploration.to_plain(), answers)
+    page = run_page(folder, document, pictures, exploration, answers)
     return replace(page, warnings=(*page.warnings, *checks(context.scores))), document
 
 
@@ -104,7 +104,7 @@ def page_of_plans(
         draw_grid(album, scores)
         document = grid_document(scores)
     draw_parts(album, scores)
-    return run_page(folder, document, pictures, explore_plans(scores).to_plain()), document
+    return run_page(folder, document, pictures, explore_plans(scores)), document
 
 
 def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Sequence[str] = ("png",)) -> None:

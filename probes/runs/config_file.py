@@ -398,13 +398,13 @@ def with_settings(config: RunConfig, settings: Mapping[str, object], source: str
     if isinstance(extracted := plain.get("extraction"), dict):
         extracted.pop("views", None)  # a key of the whole configuration
     layers.add("", plain)
-    before = _plain_values(layers.values)
+    name_before = (layers.values.get("task") or {}).get("name")
     for key, value in settings.items():
         layers.put(key, value, source)
     values = layers.values
     task, decoder, extraction = (values.setdefault(name, {}) for name in ("task", "decoder", "extraction"))
     changed = {key.partition(".")[0] for key in settings}
-    if "task" in changed and task.get("name") != before.get("task.name") and not _names(settings, "task", "options"):
+    if "task" in changed and task.get("name") != name_before and not _names(settings, "task", "options"):
         task.pop("options", None)
     is_named = _names(settings, "decoder", "name") or isinstance(settings.get("decoder"), str)
     if is_named and not _names(settings, "decoder", "merge"):
@@ -444,18 +444,6 @@ def _drop_missing_poolings(heads: Mapping[str, dict[str, object] | None], extrac
     for options in filter(None, heads.values()) if poolings else ():
         if options.get("pooling") and not set(split_poolings(str(options["pooling"]))) <= poolings:
             del options["pooling"]
-
-
-def _plain_values(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Write nested sections as dotted keys with plain values."""
-    flat: dict[str, object] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if SECTIONS.get(name) is False and isinstance(value, dict):
-            flat |= _plain_values(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
 
 
 def given_values(config: RunConfig) -> dict[str, object]:

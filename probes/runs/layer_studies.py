@@ -44,39 +44,13 @@ from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import SILENT, Watcher
 
 LAYER_COLUMNS = (
-    "run",
-    "task",
-    "kind",
-    "decoder",
-    "plan",
-    "head",
-    "pooling",
-    "split",
-    "view",
-    "name",
-    "layer",
-    "depth",
-    "metric",
-    "value",
-    "low",
-    "high",
-    "std",
-    "in_set",
-    "is_chosen",
+    *("run", "task", "kind", "decoder", "plan", "head", "pooling"),
+    *("split", "view", "name", "layer", "depth", "metric"),
+    *("value", "low", "high", "std", "in_set", "is_chosen"),
 )
 GAP_COLUMNS = (
-    "one",
-    "other",
-    "head",
-    "split",
-    "layer",
-    "depth",
-    "metric",
-    "value",
-    "over",
-    "difference",
-    "low",
-    "high",
+    *("one", "other", "head", "split", "layer", "depth", "metric"),
+    *("value", "over", "difference", "low", "high"),
 )
 ALL = "all"
 

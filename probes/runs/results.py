@@ -23,18 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-COLUMNS = (
-    "run",
-    "what",
-    "kind",
-    "task",
-    "protocol",
-    "decoder",
-    "plan",
-    "head",
-    "pooling",
-    *NUMBER_COLUMNS,
-)
+COLUMNS = ("run", "what", "kind", "task", "protocol", "decoder", "plan", "head", "pooling", *NUMBER_COLUMNS)
 SYSTEM_COLUMNS = ("run", "plan", "decoder", "head", "pooling")
 """Columns that may name the systems of `expected_validation`."""
 SYSTEM_OF_A_CURVE = ("run", "task", "decoder", "plan", "head", "pooling", "metric", "split")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
 from extract.errors import UnknownNameError
+from extract.records import to_plain
 from probes.metrics.prediction_metrics import (
     CALIBRATIONS,
     IsotonicCalibration,
@@ -51,9 +52,9 @@ def test_constant_predictions_give_the_mean_gold() -> None:
 
 def test_plain_values_build_it_again() -> None:
     found = fit_linear(np.arange(5, dtype=np.float32), np.arange(5.0), score_range=(0.0, 5.0))
-    again = LinearCalibration(**found.to_dict())
+    again = LinearCalibration(**to_plain(found))
     assert again == found
-    assert all(type(value) is float for value in found.to_dict().values())
+    assert all(type(value) is float for value in to_plain(found).values())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -154,7 +155,7 @@ def test_a_calibration_goes_to_json_and_back(kind: str, identical: float | None)
     predicted, gold = draw()
     found = fit_calibration(kind, predicted, gold, score_range=RANGE, identical=identical)
     assert type(found) is {"linear": LinearCalibration, "isotonic": IsotonicCalibration}[kind]
-    again = read_calibration(json.loads(json.dumps(found.to_dict())))
+    again = read_calibration(json.loads(json.dumps(to_plain(found))))
     assert again == found
     asked = np.linspace(-1, 2, 100)
     np.testing.assert_array_equal(again(asked), found(asked))

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError, UnknownNameError
+from extract.records import to_plain
 from probes.metrics.bootstrap import (
     Resampling,
     SeedSummary,
@@ -92,7 +93,7 @@ def test_values_are_the_metric_and_the_interval_holds_the_mean(metric: str) -> N
     assert found.low < found.mean < found.high
     assert found.values == tuple(float(value) for value in score_classes(predicted, gold, metric=metric))
     assert found.std == pytest.approx(np.std(found.values, ddof=1))
-    assert found.to_dict()["confidence"] == 0.95
+    assert to_plain(found)["confidence"] == 0.95
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap, pearsonr
 
 from extract.errors import UnknownNameError
+from extract.records import to_plain
 from probes.metrics.bootstrap import Resampling, summarise_seeds
 from probes.metrics.prediction_metrics import CORRELATIONS
 
@@ -26,7 +27,7 @@ def test_the_interval_holds_the_estimate_and_the_values_are_the_metric(metric: s
     assert found.mean == pytest.approx(np.mean(found.values))
     assert found.std == pytest.approx(np.std(found.values, ddof=1))
     assert found.confidence == 0.95
-    assert found.to_dict()["high"] == found.high
+    assert to_plain(found)["high"] == found.high
 
 
 def test_the_interval_narrows_as_pairs_are_added() -> None:

@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,7 @@ def test_an_optimistic_head_is_marked(made: MadeRun) -> None:
 
 
 def subset(n: int, mean: float | None = None) -> dict[str, Any]:
-    return {"n": n} if mean is None else {"n": n, "pearson": make_summary(mean, 2).to_dict()}
+    return {"n": n} if mean is None else {"n": n, "pearson": asdict(make_summary(mean, 2))}
 
 
 def test_subsets_that_have_rows_are_scored(pairs: MadeRun) -> None:

@@ -126,7 +126,7 @@ def test_every_view_becomes_a_measure_with_its_numbers() -> None:
 
 
 def test_a_run_is_explored_by_head_with_rows_that_its_heads_share(made: MadeRun, tmp_path: Path) -> None:
-    values = explore_run(context(made), tmp_path).to_plain()
+    values = explore_run(context(made), tmp_path)
     json.dumps(values, allow_nan=False)
     assert len(values["tables"]) == 1
     [table] = values["tables"].values()
@@ -147,7 +147,7 @@ def test_a_layer_without_a_part_of_its_own_is_a_gap(pairs: MadeRun, tmp_path: Pa
     parts = {"layers": list(result.layers), "alone": [None, *[0.5] * (len(result.layers) - 1)]}
     lacking = replace(result, extras={**result.extras, "contributions": parts})
     told = replace(context(pairs), scores=replace(scores, heads={**scores.heads, "cosine-mlp": lacking}))
-    [source] = [each for each in explore_run(told, tmp_path).to_plain()["sources"] if each["head"] == "cosine-mlp"]
+    [source] = [each for each in explore_run(told, tmp_path)["sources"] if each["head"] == "cosine-mlp"]
     [measure] = [each for each in source["measures"] if each["key"] == "contributions-alone"]
     assert measure["series"][0]["values"] == [None, *[50.0] * (len(result.layers) - 1)]
 
@@ -159,13 +159,13 @@ def test_what_lies_in_the_folder_is_explored_too(pairs: MadeRun, tmp_path: Path)
     write_findings(tmp_path, make_findings())
     kept = LayerPredictions.of(name, "test", layers, np.random.default_rng(0).normal(size=(2, len(layers), n)), ())
     save_predictions(tmp_path, kept)
-    sources = {source["head"]: source for source in explore_run(context(pairs), tmp_path).to_plain()["sources"]}
+    sources = {source["head"]: source for source in explore_run(context(pairs), tmp_path)["sources"]}
     assert tuple(sources[name]["tied"]) == BEST
     assert sources[name]["by_layer"]["layers"] == list(layers)
     assert not sources[name]["missing"]
     assert sources["layer-cosine"]["missing"]
     save_predictions(tmp_path, replace(kept, numbers=np.zeros((len(layers), 3), np.float16)))
-    sources = {source["head"]: source for source in explore_run(context(pairs), tmp_path).to_plain()["sources"]}
+    sources = {source["head"]: source for source in explore_run(context(pairs), tmp_path)["sources"]}
     assert "other rows" in sources[name]["missing"]
 
 
@@ -193,7 +193,7 @@ def test_the_difference_of_two_runs_is_paired_and_zero_for_the_same_one() -> Non
 
 
 def test_explorations_of_the_same_rows_share_a_table(pairs: MadeRun, tmp_path: Path) -> None:
-    part = explore_run(context(pairs), tmp_path).to_plain()
+    part = explore_run(context(pairs), tmp_path)
     joined = join_explorations({"one": part, "two": part})
     assert len(joined["tables"]) == 1
     assert [source["label"] for source in joined["sources"]][:1] == [f"one, {part['sources'][0]['head']}"]

@@ -3,7 +3,7 @@
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
     """A record of every kind; a subset of pairs has a score."""
     pairs = made_runs["pairs"]
     result = pairs.scores.heads["cosine-mlp"]
-    subsets = {**result.extras["subsets"], "leaked": {"n": 30, "pearson": make_summary(0.5).to_dict()}}
+    subsets = {**result.extras["subsets"], "leaked": {"n": 30, "pearson": asdict(make_summary(0.5))}}
     named = {"subsets": {"headlines": subsets["leaked"]}, "mean": {"pearson": 0.5}}
     scored = pairs.with_head("cosine-mlp", extras={**result.extras, "subsets": subsets, "named_subsets": named})
     scored = scored.with_header(task={"shared_rows": {"test": "2 of 8 rows share a text"}})
