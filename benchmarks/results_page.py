@@ -102,6 +102,20 @@ def view_rows(file: str) -> Iterator[str]:
         yield f"| {', '.join(row['views'])} | {scores} | {gain} |"
 
 
+def source_rows() -> Iterator[str]:
+    """Write what views give on the rows of each source of STS-B over the plain mean, in bold what is certain."""
+    parts = pd.DataFrame(read_results("stsb-views-sources")["by_source"])
+    names = list(dict.fromkeys(parts["views"]))
+    yield f"| source | rows | {names[0]} | {' | '.join(name.replace('+', ', ') for name in names[1:])} |"
+    yield "|---" * (2 + len(names)) + "|"
+    for source, rows in parts.groupby("value", sort=False):
+        gains = list((100 * rows[["difference", "low", "high"]].iloc[1:]).itertuples(index=False))
+        marks = ["**" * (gain.low > 0) for gain in gains]
+        cells = [f"{m}{g.difference:+.1f}{m} ({g.low:.1f} to {g.high:.1f})" for m, g in zip(marks, gains, strict=True)]
+        first = rows.iloc[0]
+        yield f"| {source} | {first['units']} | {100 * first['score']:.1f} | {' | '.join(cells)} |"
+
+
 WORD_VIEWS = {
     "wnut17-views": "WNUT-17, span F1, `token-classifier`",
     "wnut17-views-mix": "WNUT-17, span F1, `token-mix`",
@@ -188,7 +202,7 @@ def tables() -> dict[str, str]:
         rows[f"adapted probes {decoder}"] = adapted_probe_rows(f"adapted-{decoder}")
     rows["adapted probes smollm2 beside"] = adapted_probe_rows("adapted-smollm2", is_beside=True)
     rows |= {"views smollm2": view_rows("stsb-views-smollm2"), "views banking77": view_rows("banking77-views")}
-    rows["views words"] = word_view_rows()
+    rows |= {"views words": word_view_rows(), "views sources": source_rows()}
     return {name: "\n".join(lines) for name, lines in rows.items()}
 
 

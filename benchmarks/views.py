@@ -4,7 +4,8 @@
 
 The runs are those of `configs/stsb-views.yaml` with the head's `pooling` and `seeds` changed. Runs that read the same
 views are one row with the scores of all their seeds; the difference from the first row is paired, on seed 0 of each.
-`--layers` is the file of `icecore layers RUN --views alone --out FILE`: its layers tied with the best are kept.
+`--by source` adds the gains on the rows of each source. `--layers` is the file of
+`icecore layers RUN --views alone --out FILE`: its layers tied with the best are kept.
 """
 
 import argparse
@@ -60,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--head", default="siamese-cosine")
+    parser.add_argument("--by", default="", help="column of the task whose values are compared by themselves")
     parser.add_argument("--layers", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
@@ -68,6 +70,11 @@ def main() -> None:
     kept = {key: scores[key] for key in ("decoder", "versions", "device", "commit")}
     task = {key: scores["task"][key] for key in ("name", "n_rows", "digest")}
     result = {"head": asked.head, "machine": describe_machine(), **kept, "task": task, "rows": rows}
+    if asked.by:
+        parts = compare(asked.runs, head=asked.head, by=asked.by).part_table
+        views = {asked.runs[k].name: "+".join(row["views"]) for k, row in enumerate(rows)}
+        parts = parts.assign(views=parts["run"].map(views)).drop(columns=["by", "run"])
+        result[f"by_{asked.by}"] = json.loads(parts.to_json(orient="records"))
     if asked.layers:
         layers = pd.read_csv(asked.layers)
         result["tied"] = layers.loc[layers["in_set"], "layer"].tolist()

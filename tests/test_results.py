@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
@@ -230,6 +231,19 @@ def test_merges_are_measured_at_every_ratio() -> None:
             assert best["ratio"] == "1"
 
 
+def _views_by_source(page: str) -> None:
+    """Compare what the page says of sources with the gains of views there."""
+    results = read_results("stsb-views-sources")
+    assert f"on the plain mean has {100 * results['rows'][0]['test'][0]:.1f} on SmolLM2" in page
+    parts = pd.DataFrame(results["by_source"]).groupby("views", sort=False)
+    counts = {views: (int((rows["difference"] > 0).sum()), int((rows["low"] > 0).sum())) for views, rows in parts}
+    assert counts == {"plain": (0, 0), "nosink": (5, 1), "echo": (6, 4), "nosink+echo+eol": (6, 5)}
+    said = (
+        "Masks gain on five sources of six, for certain on one; echo on all six, for certain on four; the three views"
+    )
+    assert f"{said} together on all six, for certain on five" in page
+
+
 def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     *_, best = read_results("stsb-views-gemma")["rows"]
     assert best["seeds"] == [0, 1, 2]
@@ -246,6 +260,7 @@ def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     assert f"three have {gain:.1f} points more than the first ({low:.1f} to {high:.1f})" in _unwrapped(
         "docs/results.md"
     )
+    _views_by_source(_unwrapped("docs/results.md"))
     views, page = read_results("banking77-views"), _unwrapped("docs/results.md")
     plain, echo, _ = views["rows"]
     sentence = "the text written twice the same probe has {:.1f}, on the plain mean {:.1f}"
