@@ -120,6 +120,9 @@ def _adapter_file(adapter: str) -> Path:
     """Find the settings of an adapter, whose files must be plain ones: a folder, or at the hub."""
     folder = Path(adapter)
     if not folder.is_dir():
+        beside = sorted(str(path.parent) for path in folder.parent.glob(f"*/{ADAPTER_CONFIG}"))
+        if beside and "/" in adapter:  # a folder that is mistyped, and no hub id
+            raise DecoderError(f"there is no adapter {adapter!r}; in that folder are {', '.join(beside[:8])}.")
         from huggingface_hub import hf_hub_download
 
         return Path(hf_hub_download(adapter, ADAPTER_CONFIG))

@@ -96,6 +96,19 @@ def test_an_adapter_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -
             load_decoder({"name": str(folder), "adapter": str(tmp_path / name)})
 
 
+def test_a_mistyped_folder_of_an_adapter_is_not_looked_for_at_the_hub(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    (tmp_path / "adapters" / "tiny").mkdir(parents=True)
+    (tmp_path / "adapters" / "tiny" / "adapter_config.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        DecoderError, match=r"^there is no adapter 'adapters/tinny'; in that folder are adapters/tiny\."
+    ):
+        load_decoder({"name": str(folder), "adapter": "adapters/tinny"})
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_lower_dtype_leaves_positions_alone(folder: Path, dtype: str) -> None:
     whole = load_decoder(str(folder))
