@@ -80,9 +80,11 @@ def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> 
     most, prepends = decoder.longest_dense_row, spec.mask_plan.prepend is not None
     window = decoder.description.window - prepends
     tokenizer, template = decoder.tokenizer, spec.template
-    read: Encoder = TextEncoder(tokenizer, template, window=window)
-    if has_words:
-        read = WordEncoder(tokenizer, template, window=window, words=spec.words)
+    read: Encoder = (
+        WordEncoder(tokenizer, template, window=window, words=spec.words)
+        if has_words
+        else TextEncoder(tokenizer, template, window=window)
+    )
 
     def encode(texts: Sequence[str | JoinedText], *, first_index: int = 0) -> list[EncodedText]:
         encoded: list[EncodedText] = read(texts, first_index=first_index)
