@@ -19,6 +19,7 @@ from extract.inputs.tokens import EncodedText
 
 Ranges = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Starts and counts."""
+Side = Literal["right", "left"]
 PARQUET_ROWS = 1024
 """Rows of a Parquet file in memory."""
 
@@ -90,6 +91,8 @@ class Batch:
     """Where all rows are windows of one text."""
     placeholder: Int[Tensor, " B"] | None = None
     """Column of the placeholder that a plan prepends; None without one."""
+    texts: tuple[EncodedText, ...] = ()
+    """What each row was made from, of which it can be made again."""
 
     @property
     def is_text(self) -> Bool[Tensor, "B T"]:
@@ -185,19 +188,20 @@ def collate(
     *,
     positions: Sequence[int] | None = None,
     pad_id: int = 0,
-    side: Literal["right", "left"] = "right",
+    side: Side | Sequence[Side] = "right",
     width: int | None = None,
     first_word: int = 0,
 ) -> Batch:
     """Put encoded texts, at least one, into one batch on the CPU.
 
     `rows` are positions in the cache, `positions` those in the caller's list, and `first_word` is the position of the
-    first word of the batch in the cache. Padding, on one `side`, is masked, never recognised by its id. The batch is
-    `width` columns wide, or as wide as the longest text.
+    first word of the batch in the cache. Padding, on one `side` or on that of each row, is masked, never recognised by
+    its id. The batch is `width` columns wide, or as wide as the longest text.
     """
     lengths = [len(text.ids) for text in texts]
     columns = max(lengths) if width is None else max(width, *lengths)
-    begins = [0 if side == "right" else columns - length for length in lengths]
+    sides = [side] * len(texts) if isinstance(side, str) else side
+    begins = [0 if side == "right" else columns - length for side, length in zip(sides, lengths, strict=True)]
 
     def pad(arrays: Iterable[NDArray[np.generic]], value: int | bool, dtype: type[np.generic]) -> Tensor:
         padded = np.full((len(texts), columns), value, dtype)
@@ -223,6 +227,7 @@ def collate(
         spans=pad(spans, CONTEXT, np.int64) if has_spans else None,
         placeholder=torch.tensor(placeholders) if len(placeholders) == len(texts) else None,
         words=_collate_words(texts, begins, columns=columns, first_word=first_word),
+        texts=tuple(texts),
     )
 
 
@@ -248,78 +253,6 @@ def _collate_words(
         word_start=np.array([words.start for words in by_row], np.int32),
         first_word=first_word,
         echo=join(echoes) if len(echoes) == len(by_row) else None,
-    )
-
-
-def take_row(batch: Batch, row: int) -> Batch:
-    """Take one row out of a batch, without its padding on the right."""
-    n, some = int(batch.n_tokens[row]), slice(row, row + 1)
-    words = batch.words
-    if words is not None:
-        end, start = int(words.n_words[: row + 1].sum()), row * batch.ids.shape[1]
-        these = slice(end - int(words.n_words[row]), end)
-        words = BatchWords(
-            words.starts[these] - start,
-            words.counts[these],
-            words.flags[these],
-            words.n_words[some],
-            words.word_start[some],
-            echo=None if words.echo is None else (words.echo[0][these] - start, words.echo[1][these]),
-        )
-    return Batch(
-        rows=batch.rows[some],
-        positions=batch.positions[some],
-        ids=batch.ids[some, :n],
-        is_real=batch.is_real[some, :n],
-        roles=batch.roles[some, :n],
-        copies=batch.copies[some, :n],
-        last=batch.last[some],
-        n_tokens=batch.n_tokens[some],
-        is_truncated=batch.is_truncated[some],
-        spans=None if batch.spans is None else batch.spans[some, :n],
-        words=words,
-        windows=None if batch.windows is None else replace(batch.windows, first=batch.windows.first + row),
-        placeholder=None if batch.placeholder is None else batch.placeholder[some],
-    )
-
-
-def join_batches(batches: Sequence[Batch], *, width: int) -> Batch:
-    """Put batches into one, padded on the right to a width; those with words or windows hold one row each."""
-
-    def pad(tensors: Sequence[Tensor], value: int | bool) -> Tensor:
-        return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1]), value=value) for x in tensors])
-
-    def join(ranges: Sequence[Ranges]) -> Ranges:
-        starts = [starts + row * width for row, (starts, _) in enumerate(ranges)]
-        return np.concatenate(starts), np.concatenate([counts for _, counts in ranges])
-
-    parts = [batch.words for batch in batches if batch.words is not None]
-    words = None
-    if parts:
-        echoes = [part.echo for part in parts if part.echo is not None]
-        words = BatchWords(
-            *join([(part.starts, part.counts) for part in parts]),
-            flags=np.concatenate([part.flags for part in parts]),
-            n_words=np.concatenate([part.n_words for part in parts]),
-            word_start=np.concatenate([part.word_start for part in parts]),
-            echo=join(echoes) if echoes else None,
-        )
-    spans = [batch.spans for batch in batches if batch.spans is not None]
-    placeholders = [batch.placeholder for batch in batches if batch.placeholder is not None]
-    return Batch(
-        rows=np.concatenate([batch.rows for batch in batches]),
-        positions=np.concatenate([batch.positions for batch in batches]),
-        ids=pad([batch.ids for batch in batches], 0),
-        is_real=pad([batch.is_real for batch in batches], value=False),
-        roles=pad([batch.roles for batch in batches], PADDING),
-        copies=pad([batch.copies for batch in batches], 0),
-        last=torch.cat([batch.last for batch in batches]),
-        n_tokens=np.concatenate([batch.n_tokens for batch in batches]),
-        is_truncated=np.concatenate([batch.is_truncated for batch in batches]),
-        spans=pad(spans, CONTEXT) if len(spans) == len(batches) else None,
-        words=words,
-        windows=batches[0].windows if len(batches) == 1 else None,
-        placeholder=torch.cat(placeholders) if placeholders else None,
     )
 
 

@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder, changed
 from extract.errors import CertificateError
-from extract.inputs.batches import Batch, group_by_length, join_batches, take_row
+from extract.inputs.batches import Batch, BatchWindows, collate, group_by_length
 from extract.inputs.joined_text import CONTEXT
+from extract.inputs.tokens import EncodedText
 from extract.masks.mask_plan import MaskPlan, parse_kind
 from extract.masks.mask_rules import batch_mask
 from extract.masks.truth import literal_mask
@@ -63,11 +64,20 @@ RARE = ("n_sharing", "n_prefix", "n_prefix_blocks", "n_unstable")
 
 
 class ComputedRow(NamedTuple):
-    """A row of a batch, unpadded and as a batch of its own, with the latents that the whole batch gave it."""
+    """A row of a batch, with the latents that the whole batch gave it."""
 
-    row: Batch
+    text: EncodedText
+    position: int
+    """In the caller's list."""
+    windows: BatchWindows | None
+    """Where it is a window of a text."""
     latents: Float[Tensor, "L P N D"]
     batch_shape: tuple[int, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        """Its length."""
+        return len(self.text.ids)
 
 
 @dataclass(eq=False)
@@ -116,7 +126,7 @@ class BatchProof:
     @property
     def is_due(self) -> bool:
         """Whether as many tokens wait as a large batch has."""
-        n_tokens = sum(computed.row.ids.numel() for computed in self._waiting)
+        n_tokens = sum(computed.n_tokens for computed in self._waiting)
         return n_tokens >= max(self._most_tokens, N_WAITING)
 
     def add(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> None:
@@ -161,26 +171,28 @@ class BatchProof:
             return
         waiting = [*self._waiting, *self._last]
         # No larger than batches of the extraction; a window of a text is pooled by itself.
-        alone = [[computed] for computed in waiting if computed.row.windows is not None]
-        others = [computed for computed in waiting if computed.row.windows is None]
+        alone = [[computed] for computed in waiting if computed.windows is not None]
+        others = [computed for computed in waiting if computed.windows is None]
         groups = group_by_length(
-            [computed.row.ids.shape[1] for computed in others],
+            [computed.n_tokens for computed in others],
             batch_tokens=self._most_tokens,
             min_tokens=self._most_tokens,
             split_length=self.decoder.split_length,
         )
         for rows in [*alone, *([others[i] for i in group] for group in groups)]:
-            self._require_equal(rows, self._compute_again([computed.row for computed in rows]))
+            self._require_equal(rows, self._compute_again(rows))
         self.n_rows += len(waiting)
         self._waiting, self._last = [], []  # not before: what Ctrl-C interrupts is proved again before rows are closed
 
-    def _compute_again(self, rows: Sequence[Batch]) -> Float[Tensor, "L P N D"]:
+    def _compute_again(self, rows: Sequence[ComputedRow]) -> Float[Tensor, "L P N D"]:
         wiring = wiring_of(self.decoder.blocks)
         description = self.decoder.description
-        n_longest = max(row.ids.shape[1] for row in rows)
+        n_longest = max(row.n_tokens for row in rows)
         limits = [description.window, *filter(None, [self.decoder.split_length])]
         room = min(limit - n_longest for limit in limits if limit >= n_longest)
-        pooled = join_batches(rows, width=n_longest + (min(N_OTHER, room) if wiring is None else 0))
+        width = n_longest + (min(N_OTHER, room) if wiring is None else 0)
+        pooled = collate([row.text for row in rows], [row.position for row in rows], width=width)
+        pooled = replace(pooled, windows=rows[0].windows)  # which are alone
         batch = pooled if wiring else self._followed(pooled, pooled.ids.shape[1] - n_longest)
         pooler = Pooler(self.decoder, pooled, poolings=self.poolings, layers=self.layers, reba=self.reba)
         with ExitStack() as stack:
@@ -218,19 +230,19 @@ class BatchProof:
             if worst <= allowed:
                 continue
             may_be_rounding = dtype in ROUNDING and isfinite(worst)
-            if may_be_rounding and bool((drift <= 2 * self._rounding(computed.row, fits)).all()):
+            if may_be_rounding and bool((drift <= 2 * self._rounding(computed, fits)).all()):
                 self.n_unstable += 1
                 continue
-            (n_rows, n_tokens), text = computed.batch_shape, int(computed.row.positions[0])
+            n_rows, n_tokens = computed.batch_shape
             is_wired = wiring_of(self.decoder.blocks) is not None
             why = "from those under the plan's masks" if is_wired else "when other tokens follow the text"
             raise refuse_batch(
                 Claim(self.decoder, self.plan),
-                f"in a batch of {n_rows} rows of {n_tokens} tokens: latents of text {text} at layer "
+                f"in a batch of {n_rows} rows of {n_tokens} tokens: latents of text {computed.position} at layer "
                 f"{self.layers[int(drift.argmax())]} differ by {worst:.2g} of their size {why}",
             )
 
-    def _rounding(self, row: Batch, fits: Bool[Tensor, " N"]) -> Float[Tensor, " L"]:
+    def _rounding(self, row: ComputedRow, fits: Bool[Tensor, " N"]) -> Float[Tensor, " L"]:
         """Return by how much rounding alone changes the latents of a row, at least what is always allowed.
 
         In few digits some texts are unstable: a token's state is near a point from which it grows huge or does not.
@@ -374,8 +386,11 @@ def length_class(n_tokens: int) -> int:
 
 
 def _computed(batch: Batch, latents: Float[Tensor, "L P N D"], row: int) -> ComputedRow:
-    items = slice(row, row + 1)
+    items, windows = slice(row, row + 1), batch.windows
     if batch.words is not None:
         end = int(batch.words.n_words[: row + 1].sum())
         items = slice(end - int(batch.words.n_words[row]), end)
-    return ComputedRow(take_row(batch, row), latents[:, :, items].clone(), tuple(batch.ids.shape))
+    windows = None if windows is None else replace(windows, first=windows.first + row)
+    return ComputedRow(
+        batch.texts[row], int(batch.positions[row]), windows, latents[:, :, items].clone(), tuple(batch.ids.shape)
+    )

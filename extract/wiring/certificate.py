@@ -12,7 +12,7 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, changed
 from extract.errors import CertificateError
-from extract.inputs.batches import Batch, collate, join_batches
+from extract.inputs.batches import Batch, Side, collate
 from extract.masks.mask_plan import CAUSAL_KIND, MaskKind, MaskPlan, parse_kind
 from extract.masks.truth import LiteralPlan, expected_reach, literal_mask, literal_plan, require_truth
 from extract.wiring.attention import (
@@ -679,9 +679,9 @@ def check_batch_invariance(decoder: Decoder) -> BatchInvariance:
     short, n_short = encoded[:-1], len(encoded) - 1
     alone = torch.cat([_latents(decoder, collate([text], [0])) for text in short], dim=2)
     # One batch pads every short row on either side: whatever each row's padding is, its latents must be its own.
-    width = len(encoded[-1].ids)
-    right, left = collate(encoded, range(len(encoded))), collate(short, range(n_short), side="left", width=width)
-    together = _latents(decoder, join_batches([right, left], width=width))
+    rows = [*encoded, *short]
+    sides: list[Side] = ["right" if row < len(encoded) else "left" for row in range(len(rows))]
+    together = _latents(decoder, collate(rows, range(len(rows)), side=sides))
     by_side = {"right": together[:, :, :n_short], "left": together[:, :, len(encoded) :]}
     allowed = DRIFT_ALLOWED[decoder.description.dtype]
     worst_drifts = {}
