@@ -102,7 +102,7 @@ def _describe(search: Search, scores: Mapping[str, float], budget: float) -> dic
         "validation": scores[search.chosen],
         "regret": 100 * (max(scores.values()) - scores[search.chosen]),
         "share": search.share,
-        "trials": [[len(step.trial.points), step.trial.n_rows, step.cost] for step in search.steps],
+        "trials": [[len(trial.scores), trial.n_rows, trial.cost] for trial in search.trials],
     }
 
 

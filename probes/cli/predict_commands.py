@@ -142,7 +142,8 @@ def _format_of(out: str) -> str:
 
 
 def _say(scorer: RowScorer, args: Watched, more: str = "") -> None:
-    watcher_of(args).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds{more}")
+    n_seeds = len(scorer.seeds)
+    watcher_of(args).say(f"head {scorer.name}" + f", mean of {n_seeds} seeds" * (n_seeds > 1) + more)
 
 
 def _write(rows: Iterable[Values], form: str, *, is_safe: bool) -> str:

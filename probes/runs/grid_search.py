@@ -18,6 +18,7 @@ from extract.masks.mask_plan import MaskPlan, k_and_k0
 from extract.wiring.states import Route, count_blocks
 from probes.data.task import Task
 from probes.data.zero_shot_task import CorpusTask, RerankingTask
+from probes.report.scores import SearchTrial
 from probes.runs.task_kinds import KINDS
 
 FEWEST_ROWS = 16
@@ -210,22 +211,11 @@ Score = Callable[[Trial], Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Step:
-    """A trial with its scores."""
-
-    trial: Trial
-    scores: tuple[float, ...]
-    """Validation score of each point; higher is better."""
-    cost: int
-    """Block passes times texts."""
-
-
-@dataclass(frozen=True)
 class Search:
     """A finished search."""
 
     chosen: str
-    steps: tuple[Step, ...]
+    trials: tuple[SearchTrial, ...]
     cost: int
     """Block passes times texts, those that complete the chosen point included."""
     full_cost: int
@@ -306,19 +296,21 @@ def require_search(strategy: str, budget: float) -> None:
 def search_points(strategy: str, space: SearchSpace, score: Score, *, budget: float = 0.25) -> Search:
     """Search for a point with a strategy from `STRATEGIES`; the budget includes the chosen point on all rows."""
     require_search(strategy, budget)
-    ledger, steps = Ledger(space, budget), []
+    ledger, trials = Ledger(space, budget), []
     running = STRATEGIES[strategy][0](space, ledger)
     trial = next(running)
     while True:
-        scores = tuple(float(value) for value in score(trial))
-        steps.append(Step(trial, scores, ledger.charge(trial.points, trial.n_rows)))
+        scores = [float(value) for value in score(trial)]
+        cost = ledger.charge(trial.points, trial.n_rows)
+        by_point = dict(zip(trial.points, scores, strict=True))
+        trials.append(SearchTrial(trial.n_rows, space.n_texts(trial.n_rows), cost, by_point))
         try:
             trial = running.send(scores)
         except StopIteration as end:
             chosen: str = end.value
             break
     ledger.charge((chosen,), space.n_rows)
-    return Search(chosen, tuple(steps), ledger.spent, space.full_cost)
+    return Search(chosen, tuple(trials), ledger.spent, space.full_cost)
 
 
 STRATEGIES: dict[str, tuple[Callable[[SearchSpace, Ledger], Strategy], str]] = {

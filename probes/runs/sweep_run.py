@@ -17,7 +17,7 @@ from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, firs
 from extract.run.shards import sweep_cost
 from extract.wiring.states import route_of
 from probes.data.task import Task
-from probes.report.scores import PlansScores, SearchCost, SearchTrial
+from probes.report.scores import PlansScores, SearchCost
 from probes.report.write import write_plans
 from probes.runs.config_file import ConfigSource, as_config
 from probes.runs.folder import Inputs, describe_inputs, name_sweep, open_folder, write_stamp
@@ -27,7 +27,6 @@ from probes.runs.grid_search import (
     STRATEGIES,
     Family,
     Ledger,
-    Search,
     SearchSpace,
     Trial,
     count_texts,
@@ -212,7 +211,17 @@ def search_grid(
     last = replace(grid, points=tuple(point for point in grid.points if point.label in labels))
     caches = searched.obtain(last, tasks)
     caches.failed |= searched.failed
-    cost = describe_search(search, space, strategy=strategy, budget=budget, by=searched.by)
+    cost = SearchCost(
+        strategy,
+        budget,
+        searched.by,
+        len(space.points),
+        space.n_texts(space.n_rows),
+        search.cost,
+        search.full_cost,
+        search.share,
+        search.trials,
+    )
     sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on, found=found, search=cost)
     scores = sweep.run(reads_all=False, command=command)
     for spec in grown.fetched:
@@ -366,22 +375,6 @@ class SearchedGrid:
         for points, worth in zip(sweep.parts.values(), sweep.worths(name), strict=True):
             scores[self.scored[next(iter(points.values())).label]] = worth if math.isfinite(worth) else math.nan
         return [float(scores[point]) for point in trial.points]
-
-
-def describe_search(search: Search, space: SearchSpace, *, strategy: str, budget: float, by: str) -> SearchCost:
-    """Describe a search, for a record of results."""
-    trials = [
-        SearchTrial(
-            step.trial.n_rows,
-            space.n_texts(step.trial.n_rows),
-            step.cost,
-            dict(zip(step.trial.points, step.scores, strict=True)),
-        )
-        for step in search.steps
-    ]
-    n_texts = space.n_texts(space.n_rows)
-    cost = search.cost, search.full_cost, search.share
-    return SearchCost(strategy, budget, by, len(space.points), n_texts, *cost, tuple(trials))
 
 
 def open_sweep_folder(config: RunConfig, grid: Grid, **search: object) -> Path:

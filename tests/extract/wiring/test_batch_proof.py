@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from extract.decoders.decoder import wrap_decoder
 from extract.errors import CertificateError
-from extract.inputs.batches import Batch
 from extract.inputs.joined_text import JoinedText
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import KINDS, parse_plan
@@ -25,7 +24,7 @@ from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.attention import Wiring, attend, mask_argument
-from extract.wiring.batch_proof import BatchProof, length_class
+from extract.wiring.batch_proof import BatchProof, ComputedRow, length_class
 from extract.wiring.plan_wiring import DRIFT_ALLOWED
 from extract.wiring.states import pool_batch, walk_plans
 from tests.extract.tiny_decoders import (
@@ -161,7 +160,7 @@ def test_rows_that_were_closed_before_a_lie_are_right(
 def test_a_proof_that_is_interrupted_closes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compute, n_calls = BatchProof._compute_again, 0
 
-    def interrupted(proof: BatchProof, rows: Sequence[Batch]) -> Tensor:
+    def interrupted(proof: BatchProof, rows: Sequence[ComputedRow]) -> Tensor:
         nonlocal n_calls
         n_calls += 1
         if n_calls == 1:

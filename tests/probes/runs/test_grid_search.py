@@ -70,7 +70,7 @@ def replayed_cost(space: SearchSpace, found: Search) -> int:
     """Add up block passes x new texts anew, straight from the trees of what was tried."""
     known: dict[str, int] = {}
     total = 0
-    for plans, n_rows in [(step.trial.points, step.trial.n_rows) for step in found.steps] + [
+    for plans, n_rows in [(tuple(step.scores), step.n_rows) for step in found.trials] + [
         ((found.chosen,), space.n_rows)
     ]:
         n_texts = space.n_texts(n_rows)
@@ -96,8 +96,8 @@ def test_the_cost_is_that_of_the_trees(strategy: str) -> None:
     found = search_points(strategy, space, scorer(space, hill((9, 4)), noise=20.0))
     assert found.full_cost == count_blocks([plan.kinds(N_BLOCKS) for plan in space.plans.values()]) * 600
     assert found.cost == replayed_cost(space, found)
-    rest = N_BLOCKS * (600 - space.n_texts(found.steps[-1].trial.n_rows))
-    assert found.cost == sum(step.cost for step in found.steps) + rest
+    rest = N_BLOCKS * (600 - space.n_texts(found.trials[-1].n_rows))
+    assert found.cost == sum(step.cost for step in found.trials) + rest
     assert found.share == found.cost / found.full_cost
 
 
@@ -114,30 +114,29 @@ def test_no_budget_is_exceeded_and_a_larger_one_buys_rows(strategy: str, budget:
         else:
             assert found.cost <= budget * found.full_cost
             more = search_points(strategy, space, scorer(space, hill((6, 3)), noise=5.0), budget=min(1.0, 2 * budget))
-            assert more.steps[0].trial.n_rows >= found.steps[0].trial.n_rows
+            assert more.trials[0].n_rows >= found.trials[0].n_rows
 
 
 def test_a_search_with_the_whole_budget_scores_every_plan_on_all_rows() -> None:
     space = grid(3)
     found = search_points("halving", space, scorer(space, hill((3, 3)), noise=50.0), budget=1.0)
-    assert found.steps[0].trial.points == space.points
+    assert tuple(found.trials[0].scores) == space.points
     assert found.cost <= found.full_cost
 
 
 def test_rungs_hold_fewer_plans_and_more_rows() -> None:
     space = grid()
     found = search_points("halving", space, scorer(space, hill((6, 2)), noise=20.0))
-    sizes = [len(step.trial.points) for step in found.steps]
-    rows = [step.trial.n_rows for step in found.steps]
+    sizes = [len(step.scores) for step in found.trials]
+    rows = [step.n_rows for step in found.trials]
     assert sizes[0] == len(space.points) == 91
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == len(sizes) >= 3
     assert rows == sorted(rows)
-    for before, after in zip(found.steps, found.steps[1:], strict=False):
-        kept = dict(zip(before.trial.points, before.scores, strict=True))
-        assert set(after.trial.points) <= set(before.trial.points)
-        left = [score for plan, score in kept.items() if plan not in after.trial.points]
-        assert min(kept[plan] for plan in after.trial.points) >= max(left)
+    for before, after in zip(found.trials, found.trials[1:], strict=False):
+        assert set(after.scores) <= set(before.scores)
+        left = [score for plan, score in before.scores.items() if plan not in after.scores]
+        assert min(before.scores[plan] for plan in after.scores) >= max(left)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -173,12 +172,12 @@ def test_lines_go_through_the_best_plan_so_far() -> None:
     space = grid()
     found = search_points("coordinate", space, scorer(space, hill((7, 3))))
     points = {plan: point for point, plan in space.by_k_and_k0.items()}
-    lines = [[points[plan] for plan in step.trial.points] for step in found.steps]
+    lines = [[points[plan] for plan in step.scores] for step in found.trials]
     assert lines[0] == [(k, k) for k in range(13)]
     assert lines[1] == [(5, k0) for k0 in range(5)]
     assert lines[2] == [(k, 3) for k in range(4, 13) if k != 5]
     assert lines[3] == [(7, k0) for k0 in (0, 1, 2, 4, 5, 6)]
-    assert len({step.trial.n_rows for step in found.steps}) == 1
+    assert len({step.n_rows for step in found.trials}) == 1
 
 
 def test_lists_of_other_plans_can_be_halved_only() -> None:
@@ -209,11 +208,11 @@ def test_where_rows_cannot_be_kept_every_trial_pays_for_all_of_its_rows(strategy
     found = search_points(strategy, space, scorer(space, hill((8, 3))), budget=budget)
     assert found.chosen is space.by_k_and_k0[8, 3]
     assert found.cost <= budget * found.full_cost
-    for step in found.steps:
+    for step in found.trials:
         if strategy == "halving":
-            assert step.cost == space.block_passes(step.trial.points) * space.n_texts(step.trial.n_rows)
-    last = found.steps[-1].trial.n_rows
-    assert found.cost == sum(step.cost for step in found.steps) + N_BLOCKS * 600 * (last < space.n_rows)
+            assert step.cost == space.block_passes(step.scores) * space.n_texts(step.n_rows)
+    last = found.trials[-1].n_rows
+    assert found.cost == sum(step.cost for step in found.trials) + N_BLOCKS * 600 * (last < space.n_rows)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
