@@ -106,6 +106,13 @@ class Resampled:
         return cls(scorer.score(predicted), np.zeros((len(draws), 0)), draws)
 
     @classmethod
+    def of_seeds(cls, scorer: UnitScorer, predicted: NDArray[np.generic], resampling: Resampling) -> "Resampled":
+        """Score predictions `(S, N, ...)` of a fit for each seed, the mean over seeds."""
+        flat, shape = predicted.reshape(-1, predicted.shape[-1]), predicted.shape[:2]
+        seeds = scorer.score(flat).reshape(shape)
+        return cls(seeds.mean(0), seeds.T, scorer.resample(flat, resampling).reshape(*shape, -1).mean(0))
+
+    @classmethod
     def unpack(cls, columns: Float[np.ndarray, "N C"], n_seeds: int) -> "Resampled":
         """Read what `pack` made."""
         return cls(columns[:, 0], columns[:, 1 : 1 + n_seeds], columns[:, 1 + n_seeds :])

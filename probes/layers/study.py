@@ -256,74 +256,56 @@ class StudyOptions:
             raise HeadError(f"orders is {self.orders}; allowed: an even number, as orders come in pairs.")
 
 
-def study_layers(
-    resolved: HeadOptions,
-    context: FitContext,
-    result: HeadResult,
-    options: StudyOptions,
-    kind: TaskKind,
-    *,
-    watch: Reporter,
-    report: Callable[[str], None] = lambda _: None,
-    keep: Callable[[str, HeadParts], None] = lambda *_: None,
-) -> HeadFindings:
-    """Find out which layers matter to a head of a run, from its cache and its saved fits.
-
-    `keep` receives the split, and what every layer predicts of it.
-    """
-    study = HeadStudy(resolved, context, result, options, kind, watch)
-    report(f"{resolved.name}: every layer alone")
-    parts = study.parts
-    keep(study.split, parts)
-    curves = [study.alone]
-    for control in options.controls:
-        report(f"{resolved.name}: the head on control labels by {control}")
-        curves += study.selectivity(control)
-    computed = (study.baselines, study.by_view, study.shapley, study.sets, study.information, study.mix)
-    for name, compute in zip(PARTS[1:], computed, strict=True):
-        if name in options.views and (name in ("baselines", "by-view") or kind.layer_rows):
-            report(f"{resolved.name}: {name}")
-            curves += compute()
-    chosen, chosen_on = study.choice
-    findings = HeadFindings(
-        head=resolved.name,
-        pooling=parts.pooling,
-        metric=parts.scorer.metric,
-        split=study.split,
-        unit=parts.scorer.unit,
-        n_units=parts.scorer.n_units,
-        layers=parts.layers,
-        best=parts.layers[int(np.nanargmax(study.scores.value))],
-        best_set=tuple(parts.layers[k] for k in study.best_set),
-        confidence=options.confidence,
-        curves=tuple(curves),
-        agreement=tuple(_agreements(curves)),
-        warnings=warnings(parts, study.split, result),
-        chosen=chosen,
-        chosen_on=chosen_on,
-    )
-    return replace(findings, answer=answer(findings), warnings=(*findings.warnings, *doubts(findings)))
-
-
+@dataclass(eq=False)
 class HeadStudy:
-    """One head of a run under study; what several views need is computed once."""
+    """One head of a run under study, from its cache and its saved fits; what several views need is computed once."""
 
-    def __init__(
-        self,
-        resolved: HeadOptions,
-        context: FitContext,
-        result: HeadResult,
-        options: StudyOptions,
-        kind: TaskKind,
-        reporter: Reporter,
-    ) -> None:
-        self.resolved, self.context, self.result, self.options = resolved, context, result, options
-        self.kind, self.reporter = kind, reporter
-        self.resampling = Resampling(options.n_resamples, options.confidence)
-        self.split = options.split or ("test" if "test" in context.task.splits else "validation")
-        if self.split not in context.task.splits or self.split == "train":
-            allowed = ", ".join(name for name in context.task.splits if name != "train")
+    resolved: HeadOptions
+    context: FitContext
+    result: HeadResult
+    options: StudyOptions
+    kind: TaskKind
+    reporter: Reporter
+
+    def __post_init__(self) -> None:
+        """Refuse a split that cannot be scored."""
+        splits = self.context.task.splits
+        self.resampling = Resampling(self.options.n_resamples, self.options.confidence)
+        self.split = self.options.split or ("test" if "test" in splits else "validation")
+        if self.split not in splits or self.split == "train":
+            allowed = ", ".join(name for name in splits if name != "train")
             raise TaskError(f"split is {self.split!r}; allowed: {allowed}.")
+
+    def findings(self, *, report: Callable[[str], None] = lambda _: None) -> HeadFindings:
+        """Find out which layers matter to the head."""
+        name, parts, (chosen, chosen_on) = self.resolved.name, self.parts, self.choice
+        curves = [self.alone]
+        for control in self.options.controls:
+            report(f"{name}: the head on control labels by {control}")
+            curves += self.selectivity(control)
+        computed = (self.baselines, self.by_view, self.shapley, self.sets, self.information, self.mix)
+        for view, compute in zip(PARTS[1:], computed, strict=True):
+            if view in self.options.views and (view in ("baselines", "by-view") or self.kind.layer_rows):
+                report(f"{name}: {view}")
+                curves += compute()
+        findings = HeadFindings(
+            head=name,
+            pooling=parts.pooling,
+            metric=parts.scorer.metric,
+            split=self.split,
+            unit=parts.scorer.unit,
+            n_units=parts.scorer.n_units,
+            layers=parts.layers,
+            best=parts.layers[int(np.nanargmax(self.scores.value))],
+            best_set=tuple(parts.layers[k] for k in self.best_set),
+            confidence=self.options.confidence,
+            curves=tuple(curves),
+            agreement=tuple(_agreements(curves)),
+            warnings=warnings(parts, self.split, self.result),
+            chosen=chosen,
+            chosen_on=chosen_on,
+        )
+        return replace(findings, answer=answer(findings), warnings=(*findings.warnings, *doubts(findings)))
 
     @cached_property
     def parts(self) -> HeadParts:
@@ -351,12 +333,7 @@ class HeadStudy:
     @cached_property
     def scores(self) -> Resampled:
         """The scores of every layer alone."""
-        scorer, alone = self.parts.scorer, self.parts.alone
-        n_seeds, n_layers, n_rows = alone.shape
-        flat = alone.reshape(-1, n_rows)
-        by_seed = scorer.score(flat).reshape(n_seeds, n_layers)
-        draws = scorer.resample(flat, self.resampling).reshape(n_seeds, n_layers, -1).mean(0)
-        return Resampled(by_seed.mean(0), by_seed.T, draws)
+        return Resampled.of_seeds(self.parts.scorer, self.parts.alone, self.resampling)
 
     @property
     def alone(self) -> ViewCurve:

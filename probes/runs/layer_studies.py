@@ -22,10 +22,11 @@ from probes.layers.findings import (
     VIEWS,
     HeadFindings,
     LayerPredictions,
+    Resampled,
     load_findings,
     save_predictions,
 )
-from probes.layers.study import StudyOptions, require_controls, study_layers
+from probes.layers.study import HeadStudy, StudyOptions, require_controls
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.significance import joint_intervals
 from probes.report import style
@@ -177,19 +178,13 @@ def find_layers(
     """Study heads of one run, and write the findings into its folder; see `compare_layers`."""
     context = _context_of(run, caches, watcher)
     names = run.heads if head == ALL else [head or run.best]
-    findings = [
-        study_layers(
-            run.options[name],
-            context,
-            run.scores.heads[name],
-            options,
-            KINDS[run.values["kind"]],
-            watch=partial(watcher.epochs, name),
-            report=watcher.say,
-            keep=partial(_keep_predictions, run, context.task, name),
-        )
-        for name in names
-    ]
+    kind, findings = KINDS[run.values["kind"]], []
+    for name in names:
+        reporter = partial(watcher.epochs, name)
+        study = HeadStudy(run.options[name], context, run.scores.heads[name], options, kind, reporter)
+        watcher.say(f"{name}: every layer alone")
+        _keep_predictions(run, context.task, name, study.split, study.parts)
+        findings.append(study.findings(report=watcher.say))
     others = [older for older in load_findings(run.path) if older.head not in names]
     values = {
         "schema": FINDINGS_SCHEMA,
@@ -253,14 +248,9 @@ def compare_at_layers(
             f"{compared[0].label!r} reads the layers {', '.join(layers)}, and {compared[1].label!r} "
             f"{', '.join(parts[1].layers)}; compare runs of the same layers, or see layers_across."
         )
-    scores = []
-    for part in parts:  # every layer alone, the mean over seeds
-        flat, resampling = part.alone.reshape(-1, part.alone.shape[-1]), Resampling(n_resamples)
-        shape = part.alone.shape[:2]
-        resampled = part.scorer.resample(flat, resampling).reshape(*shape, -1).mean(0)
-        scores.append((part.scorer.score(flat).reshape(shape).mean(0), resampled))
-    (value, resampled), (over, resampled_over) = scores
-    low, high = joint_intervals(value - over, resampled - resampled_over)
+    scores, over = (Resampled.of_seeds(part.scorer, part.alone, Resampling(n_resamples)) for part in parts)
+    difference = scores.value - over.value
+    low, high = joint_intervals(difference, scores.draws - over.draws)
     depths = relative_depths([name.rpartition("/")[2] for name in layers], folders[0].n_blocks)
     common = {
         "one": compared[0].label,
@@ -272,9 +262,9 @@ def compare_at_layers(
     columns = {
         "layer": layers,
         "depth": depths,
-        "value": value,
-        "over": over,
-        "difference": value - over,
+        "value": scores.value,
+        "over": over.value,
+        "difference": difference,
         "low": low,
         "high": high,
     }
