@@ -7,6 +7,9 @@ from pathlib import Path
 
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 
+NAME_COLUMN = "Name the column of the texts: `column`, or --column on the command line."
+"""What else to do where a table has no column `text`."""
+
 
 class IcecoreError(Exception):
     """Base of every error that the user can fix; its text is a sentence for a person."""

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, Int8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.errors import InputError, first_line, require_name, unknown_name
+from extract.errors import NAME_COLUMN, InputError, first_line, require_name, unknown_name
 from extract.inputs.joined_text import CONTEXT, PADDING, TEXT
 from extract.inputs.tokens import EncodedText
 
@@ -307,7 +307,7 @@ def _read_objects(file: Path, column: str) -> Iterator[str]:
         row = json.loads(line)
         if not isinstance(row, dict):
             raise ValueError(f"the line {line[:40]!r} is no object")  # `TextStream` adds the file
-        require_name(f"column of {str(file)!r}", column, row)
+        require_name(f"column of {str(file)!r}", column, row, hint=NAME_COLUMN)
         yield row[column]
 
 
@@ -316,7 +316,7 @@ def _read_table(file: Path, column: str) -> Iterator[str]:
         rows = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True)
         if rows.fieldnames is None:
             raise InputError(f"the file {str(file)!r} is empty; it needs a header that names its columns, and rows.")
-        require_name(f"column of {str(file)!r}", column, rows.fieldnames)
+        require_name(f"column of {str(file)!r}", column, rows.fieldnames, hint=NAME_COLUMN)
         try:
             yield from (row[column] for row in rows)
         except csv.Error as error:
@@ -327,7 +327,7 @@ def _read_parquet(file: Path, column: str) -> Iterator[str]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as table:
-        require_name(f"column of {str(file)!r}", column, table.schema_arrow.names)
+        require_name(f"column of {str(file)!r}", column, table.schema_arrow.names, hint=NAME_COLUMN)
         for batch in table.iter_batches(PARQUET_ROWS, columns=[column]):
             yield from batch.column(0).to_pylist()
 

@@ -425,13 +425,13 @@ def check_table(
     return good, (f"{table.where}: {len(problems)} of {len(table.rows)} rows dropped ({listed}; {where})",)
 
 
-def unknown_column(column: str, table: RawTable) -> UnknownNameError:
-    """Build the error for a column that a table lacks, with the columns that it has."""
+def unknown_column(column: str, table: RawTable, *, hint: str = "") -> UnknownNameError:
+    """Build the error for a column that a table lacks, with the columns that it has, and what else to do."""
     columns = [name if len(name) <= 60 else f"{name[:57]}..." for name in table.columns]
-    hint = f"These are the columns of {table.where}"
-    if table.is_delimited:
-        hint += "; if its first row is not a header, set `header: false` and give `columns`"
-    return unknown_name("column", column, columns, hint=f"{hint}.")
+    which = f"These are the columns of {table.where}"
+    if table.is_delimited and not hint:
+        which += "; if its first row is not a header, set `header: false` and give `columns`"
+    return unknown_name("column", column, columns, hint=f"{which}. {hint}".rstrip())
 
 
 def bad_value(reason: str, column: str, value: object, need: str) -> BadRow:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from extract.errors import TaskError, require_name, unknown_name
+from extract.errors import NAME_COLUMN, TaskError, require_name, unknown_name
 from extract.inputs.joined_text import plain_text
 from extract.records import Values, to_plain
 from probes.data.sources import need_local, read_hub
@@ -619,7 +619,7 @@ def make_corpus(name: str, source: str, texts: list[str]) -> Corpus:
 
 def _column(table: RawTable, column: str) -> list[str]:
     if column not in table.columns:
-        raise unknown_column(column, table)
+        raise unknown_column(column, table, hint=NAME_COLUMN)
     return [str(row.values[column]) for row in table.rows if not row.problem and row.values[column] is not None]
 
 

@@ -431,7 +431,7 @@ def draw_residuals(figure: Figure, frame: pd.DataFrame) -> None:
     """Draw residuals: histogram, Q-Q, calibration, and against gold, length and overlap; with 95 % intervals."""
     histogram, quantiles, calibration, *against = style.panels(figure, 2, 3)
     residuals, groups = (frame["predicted"] - frame["gold"]).to_numpy(), residual_groups(frame)
-    histogram.hist(residuals, bins=_n_bins(residuals), color=style.BLUE)
+    histogram.hist(residuals, bins=_n_bins(residuals), color=style.BLUE, rwidth=0.9)
     histogram.set(xlabel="predicted - gold", ylabel="rows")
     style.count_in_whole_numbers(histogram, "y")
     dots: dict[str, Any] = {"color": style.BLUE, "alpha": 0.5, **style.dots(len(frame))}

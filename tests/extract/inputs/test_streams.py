@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         stream_texts(tmp_path / "some.docx")
     for suffix in (".jsonl", ".csv", ".parquet"):
         WRITERS[suffix](tmp_path / f"some{suffix}")
-        with pytest.raises(UnknownNameError, match=r"unknown column of .* 'text'.*Allowed: .*body"):
+        with pytest.raises(UnknownNameError, match=r"unknown column of .* 'text'.*Allowed: .*body.*--column"):
             list(stream_texts(tmp_path / f"some{suffix}"))
     for name, content in (
         ("a.txt", b"\xff\xfe"),
