@@ -5,25 +5,30 @@ The rules are the tables of names and limits below. What they do not decide is a
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from extract.errors import TaskError
 from extract.records import Values
 from probes.data.splits import canonical_split
 from probes.data.table_files import (
+    BLANK,
     DECIMAL_COMMA,
     DELIMITERS,
+    DOCUMENT_START,
     JSON_SUFFIXES,
     MISSING_LABELS,
     PARQUET_SUFFIXES,
     WORD_SUFFIXES,
     FileOptions,
     RawTable,
+    csv_records,
     inner_suffix,
     read_bytes,
     read_raw,
@@ -85,6 +90,8 @@ WORDS_OF_TEXT = 3.0
 """Fewest words, on average, of a column of another name that holds texts."""
 MOST_HEADER_WORDS = 6
 """Longest name of a column, in words; a longer cell means that the first row is no header."""
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+"""A number whose comma may mark thousands or decimals."""
 SHARE_ALIKE = 0.95
 """Rows, of all, that a delimiter cuts into the same number of columns."""
 
@@ -169,6 +176,8 @@ def _sniff(path: Path) -> tuple[FileOptions, Values, list[str]] | None:
         settings["quoting"] = False
         facts.append("quotes are plain characters")
     records = [record for _, record, _ in split_records(path, FileOptions(**settings))]
+    if not records:
+        raise TaskError(f"{path} has no rows, only blank lines: give a file with some.")
     if not _has_header(records):
         settings |= {"header": False, "columns": [f"column{k}" for k in range(1, len(records[0]) + 1)]}
         facts.append("no header")
@@ -202,8 +211,7 @@ def _delimiter(text: str, usual: str) -> tuple[str, bool]:
     for delimiter in dict.fromkeys((*(usual.strip(",")), "\t", ";", "|", ",")):
         for quoting in (True, False):
             try:
-                mode: Literal[0, 3] = csv.QUOTE_MINIMAL if quoting else csv.QUOTE_NONE
-                records = csv.reader(lines, delimiter=delimiter, quoting=mode, strict=quoting)
+                records = csv_records(lines, delimiter, has_quotes=quoting, is_strict=quoting)
                 widths = [len(record) for record in records if record]
             except csv.Error:  # a quote that is never closed
                 continue
@@ -238,8 +246,10 @@ def _has_header(records: Sequence[Sequence[str]]) -> bool:
 
 
 def _has_decimal_commas(cells: Iterable[str]) -> bool:
-    present = [cell for cell in cells if cell.strip() not in MISSING]
-    return bool(present) and all(map(DECIMAL_COMMA.fullmatch, present)) and any("," in cell for cell in present)
+    """Whether all cells are numbers, some with a comma that is no mark of thousands, as that of 1,510 may be."""
+    present = [cell.strip() for cell in cells if cell.strip() not in MISSING]
+    has_comma = any("," in cell and not THOUSANDS.fullmatch(cell) for cell in present)
+    return has_comma and all(map(DECIMAL_COMMA.fullmatch, present))
 
 
 # --- The roles of columns ---
@@ -337,6 +347,8 @@ def _table(
     chosen = dict(zip(options_of_texts, [column.name for column in texts], strict=False)) | {option: target.name}
     if split is not None and split.name != "split":
         chosen["split_column"] = split.name
+    elif split is None and "split" in table.columns:  # which names no splits
+        chosen["split_column"] = ""
     n_rows = len(table.rows)
     clauses = [f"{n_rows:,} rows", f"{'texts' if len(texts) == 2 else 'text'} = {_listed(texts)}"]
     if is_number:
@@ -382,7 +394,8 @@ def _target(path: Path, columns: Sequence[Column], used: set[int], roles: Roles)
         if roles.score and not named.numbers:
             bad = next((value for value in named.values if _number(str(value), named.decimal) is None), "nothing")
             raise TaskError(
-                f"--score names column {named.name!r} of {path.name}, which holds {shorten(bad)}, no number."
+                f"--score names column {named.name!r} of {path.name}, which holds {shorten(bad)}, no "
+                f"number{_on_commas(named)}."
             )
         return _varied(path, named), bool(roles.score)
     likely = [column for column in free if column.is_named(LABEL_NAMES | SCORE_NAMES) and len(column.distinct) > 1]
@@ -399,9 +412,17 @@ def _target(path: Path, columns: Sequence[Column], used: set[int], roles: Roles)
         return target, is_number
     if not target.numbers:
         problem = f"column {target.name!r} holds {len(target.distinct):,} different texts, no numbers"
+        problem += _on_commas(target)
         raise _undecided(path, columns, problem, ask)
     problem = f"the {len(target.numbers):,} different whole numbers of column {target.name!r} may be classes or numbers"
     raise _undecided(path, columns, problem, f"--label {target.name} or --score {target.name}")
+
+
+def _on_commas(column: Column) -> str:
+    """Say what to do about commas that may mark thousands, as the end of a sentence."""
+    number = next((text for text in sorted(column.distinct) if THOUSANDS.fullmatch(text)), "")
+    advice = f" (the comma of {number} may mark thousands or decimals: write plain numbers, or set `decimal: ','`)"
+    return advice if number else ""
 
 
 def holds_numbers(target: Column) -> bool | None:
@@ -472,9 +493,19 @@ def _word_columns(path: Path, roles: Roles, *, is_conllu: bool = False) -> BareF
     if is_conllu:
         tags = roles.label or "upos"
         return BareFile(path, "word-files", {"files": str(path), "tags": tags}, (f"tags = {tags!r} of CoNLL-U",))
-    lines = [line.split() for line in split_lines(read_text(path)) if line.strip()]
-    lines = [line for line in lines if line[0] != "-DOCSTART-"]
-    width = max((len(line) for line in lines), default=0)
+    blocks = [list(block) for is_blank, block in groupby(split_lines(read_text(path)), _is_blank) if not is_blank]
+    rows = [[line for line in block if not line.startswith(DOCUMENT_START)] for block in blocks]
+    lines = [line for block in rows for line in block]
+    hashes = [line for line in lines if line.startswith("#")]
+    words = [line for line in lines if not line.startswith("#")] or lines
+    is_tabbed = any("\t" in line for line in words[:1])
+
+    def count(line: str) -> int:
+        return len(line.split("\t") if is_tabbed else [part for part in line.strip(BLANK).split(" ") if part])
+
+    width = Counter(map(count, words)).most_common(1)[0][0] if words else 0
+    has_comments = 0 < len(hashes) < len(lines) and all(line.startswith("# ") for line in hashes)
+    has_comments &= all(block[0] in hashes for block in rows if block) or any(count(line) != width for line in hashes)
     if width < 2:
         raise TaskError(
             f"{path.name} has one column only, so there is nothing to predict; give a file with labels, or use "
@@ -484,5 +515,13 @@ def _word_columns(path: Path, roles: Roles, *, is_conllu: bool = False) -> BareF
     if roles.label and roles.label not in columns[1:]:
         raise TaskError(f"--label is {roles.label!r}; the columns of {path.name} are called {', '.join(columns)}.")
     tags = roles.label or columns[-1]
-    facts = (f"{len(lines):,} words", f"columns {', '.join(columns)}", f"tags = {tags!r}")
-    return BareFile(path, "word-files", {"files": str(path), "columns": columns, "tags": tags}, facts)
+    facts = [f"{len(words if has_comments else lines):,} words", f"columns {', '.join(columns)}", f"tags = {tags!r}"]
+    options: dict[str, object] = {"files": str(path), "columns": columns, "tags": tags}
+    if has_comments:
+        options["has_comments"] = True
+        facts.append("lines that begin with # are comments")
+    return BareFile(path, "word-files", options, tuple(facts))
+
+
+def _is_blank(line: str) -> bool:
+    return not line.strip(BLANK)

@@ -1,5 +1,6 @@
 """Texts, or pairs of texts, each of one class: the task every classification probe is trained and scored on."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -457,7 +458,7 @@ def number_classes(
         raise TaskError(f"labels are of mixed type, {types}: write all of them as texts, or all as numbers.")
     if class_names is None:
         present: set[Label] = {row.values["label"] for row in rows}
-        are_numbers = all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in present)
+        are_numbers = all(isinstance(label, str) and re.fullmatch(r"-?\d+", label) for label in present)
         labels = sorted(present, key=lambda label: (int(label), str(label))) if are_numbers else sorted(present)
         numbers = {label: number for number, label in enumerate(labels)}
         return [numbers[row.values["label"]] for row in rows], tuple(str(label) for label in labels)
@@ -466,6 +467,8 @@ def number_classes(
 
 def _number(row: CheckedRow, class_names: Sequence[str]) -> int:
     label: Label = row.values["label"]
+    if isinstance(label, str) and label not in class_names and label.isdecimal() and int(label) < len(class_names):
+        label = int(label)  # delimited text has no numbers
     if isinstance(label, str):
         require_name("class", label, class_names, hint=f"It is in {row.location}.")
         return list(class_names).index(label)

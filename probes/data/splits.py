@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -125,6 +126,8 @@ SPLIT_NOTE = "splits drawn: "
 """Start of a note about splits that are not official."""
 N_FOLDS = 10
 """Groups are cut into ten parts: eight to train, one each to validation and test."""
+MOST_FOLDS = 20
+"""Folds of groups, of which as many are held out as come nearest to a share; more where it is smaller than a fold."""
 RARE, SPLIT = ("error", "drop"), ("auto", "given")
 
 
@@ -260,7 +263,8 @@ def hold_out(
     if not 0 < share <= 0.5:
         raise TaskError(f"the validation share is {share:g}, but a number above 0 and at most 0.5 is needed.")
     if groups is not None:
-        return np.asarray(_group_folds(labels, groups, n_folds=round(1 / share), seed=seed) == 0)
+        part = Fraction(share).limit_denominator(max(MOST_FOLDS, round(1 / share)))
+        return np.asarray(_group_folds(labels, groups, n_folds=part.denominator, seed=seed) < part.numerator)
     firsts, copy_of = _firsts(copies, len(labels))
     marked = np.zeros(len(firsts), dtype=bool)
     for rows in _shuffled_classes(labels[firsts], seed):

@@ -1,5 +1,6 @@
 """Rows of local files with their line numbers, and checks that name file, line and column of a value."""
 
+import codecs
 import csv
 import io
 import json
@@ -68,7 +69,8 @@ def read_text(path: Path, *, encoding: str = "utf-8", fallback: str | None = Non
         raise TaskError(f"{path} is empty: it has no rows to read.")
     try:
         errors = "surrogateescape" if escapes_bytes else "strict"
-        text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding, errors)
+        is_utf8 = codecs.lookup(encoding).name == "utf-8"
+        text = data.decode("utf-8-sig" if is_utf8 else encoding, errors)
         lines = text.split("\n") if escapes_bytes else []
         n_lines, n_bad = len(lines), sum(bool(_ESCAPED.search(line)) for line in lines)
         return text if n_bad <= max(1, MOST_ESCAPED * n_lines) else data.decode("utf-8-sig")
@@ -150,7 +152,7 @@ def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, An
             if file.metadata.num_rows > max(MOST_PARQUET_ROWS, PACKED_TIMES * path.stat().st_size):
                 raise ValueError(f"{file.metadata.num_rows:,} rows are more than a file of its size holds")
             return tuple(file.schema_arrow.names), file.read().to_pylist()
-    except (OSError, ValueError) as error:  # one that Arrow raises is one of them
+    except (OSError, ValueError, OverflowError, NotImplementedError) as error:  # one that Arrow raises is one of them
         raise TaskError(f"{path} cannot be read as Parquet ({first_line(error)}): write it again.") from error
 
 
@@ -200,7 +202,7 @@ class FileOptions:
     """How a user's files are read and split: options of every task that reads rows by column names."""
 
     split_column: str | None = None
-    """Column of the split, where one file holds all splits; None takes `split` if the file has it."""
+    """Column of the split, where one file holds all splits; None takes `split` if the file has it, '' none."""
     header: bool = True
     """The first row of delimited text names the columns."""
     columns: Sequence[str] | None = None
@@ -264,6 +266,13 @@ def read_raw(path: Path, options: FileOptions = DEFAULT_FILES, *, goes_on: bool 
     return table
 
 
+def csv_records(lines: Sequence[str], delimiter: str, *, has_quotes: bool, is_strict: bool = False) -> Any:
+    """Make a reader of the csv module for fields of any length; its own limit is 131,072 characters."""
+    csv.field_size_limit(2**31 - 1)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
+    return csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=is_strict)
+
+
 # Delimited text is read by the csv module, not by the CSV builder of `datasets`: that one goes through pandas, where
 # "None", "NA" and "nan" become missing, "007" becomes 7, a ragged row is padded in silence, and lines are not counted.
 def split_records(path: Path, options: FileOptions, *, goes_on: bool = False) -> Iterator[tuple[int, list[str], str]]:
@@ -273,11 +282,10 @@ def split_records(path: Path, options: FileOptions, *, goes_on: bool = False) ->
     """
     lines = split_lines(read_text(path, encoding=options.encoding, escapes_bytes=goes_on))
     delimiter = options.delimiter or DELIMITERS[path.suffix.lower()]
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if options.quoting else csv.QUOTE_NONE
     start, n_broken, problem = 1, 0, ""
     while start <= len(lines):
         first = start
-        reader = csv.reader(lines[first - 1 :], delimiter=delimiter, quoting=quoting, strict=True)
+        reader = csv_records(lines[first - 1 :], delimiter, has_quotes=options.quoting, is_strict=True)
         try:
             for fields in reader:
                 if fields:
@@ -448,7 +456,8 @@ def check_split(column: str, value: object) -> str:
     """Return train, validation or test for the name of a split, or an alias such as `dev`."""
     split = canonical_split(value)
     if split is None:
-        raise bad_value("unknown split", column, value, f"but one of {', '.join(SPLITS)} is needed")
+        need = f"but one of {', '.join(SPLITS)} is needed, or `split_column: ''` if it names no splits"
+        raise bad_value("unknown split", column, value, need)
     return split
 
 
@@ -594,14 +603,17 @@ def read_rows(files: Files, fields: Fields, options: FileOptions) -> FileRows:
     if split_column is None and None in tables and "split" in tables[None].columns:
         split_column = "split"
     if options.decimal == ",":
-        fields = {name: (column, partial(_check_with_comma, check)) for name, (column, check) in fields.items()}
+        fields = {
+            name: (column, partial(_check_with_comma, check) if getattr(check, "func", check) is check_gold else check)
+            for name, (column, check) in fields.items()
+        }
     source = ", ".join(map(str, paths.values()))
-    return check_rows(tables, fields, source=source, split_column=split_column, bad_rows=options.bad_rows)
+    return check_rows(tables, fields, source=source, split_column=split_column or None, bad_rows=options.bad_rows)
 
 
 def _check_with_comma(check: Callable[[str, object], object], column: str, value: object) -> object:
-    """Check a value; a number with a decimal comma gets a point, unless a text is needed."""
-    if check is not check_text and isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
+    """Check a number, which gets a point for a decimal comma."""
+    if isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
         value = value.replace(",", ".")
     return check(column, value)
 

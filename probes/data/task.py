@@ -620,7 +620,7 @@ def make_corpus(name: str, source: str, texts: list[str]) -> Corpus:
 def _column(table: RawTable, column: str) -> list[str]:
     if column not in table.columns:
         raise unknown_column(column, table, hint=NAME_COLUMN)
-    return [str(row.values[column]) for row in table.rows if not row.problem and row.values[column] is not None]
+    return [str(row.values[column]) for row in table.rows if not row.problem and row.values.get(column) is not None]
 
 
 def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> "Corpus":

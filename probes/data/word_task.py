@@ -11,7 +11,7 @@ from extract.errors import TaskError, require_name, unknown_name
 from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import cut_at_tokens
-from probes.data.splits import SplitRule, draw_missing, hold_out_any, order_splits
+from probes.data.splits import SPLITS, SplitRule, draw_missing, hold_out_any, order_splits
 from probes.data.table_files import Columns, Sentence, SentenceTable
 from probes.data.task import MOST_GOLDS, Task, conflict_notes, plain_form
 from probes.metrics.prediction_metrics import SCHEMES, Scheme, convert_tags, is_span_tag, split_tag
@@ -415,15 +415,19 @@ def draw_splits(
 ) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
     """Draw the splits that are missing, and say so in a note: all of train alone, documents whole, or validation.
 
-    Sentences of the same words, without documents, stay together (case and final punctuation aside).
+    Sentences of the same words, without documents or with fewer than three, stay together (case and final punctuation
+    aside).
     """
     if rule.split == "auto" and set(tables) == {"train", "test"}:
         return hold_out(tables, fraction=rule.validation_fraction, seed=rule.seed)
     if rule.split == "given" or set(tables) != {"train"}:
         return dict(tables), ()
     table = tables["train"]
-    keys = [sentence.document or _plain_words(sentence) for sentence in table.sentences]
-    parts, note = draw_missing([None] * len(keys), keys, rule, task=name)
+    texts = list(map(_plain_words, table.sentences))
+    keys = [sentence.document or text for sentence, text in zip(table.sentences, texts, strict=True)]
+    is_cut = len(set(keys)) < len(SPLITS) <= len(set(texts))
+    parts, note = draw_missing([None] * len(keys), texts if is_cut else keys, rule, task=name)
+    note += f"; the file marks {len(set(keys))} of the three documents that could stay whole" * is_cut
     first = next(iter(parts))
     return {
         split: replace(

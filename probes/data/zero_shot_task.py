@@ -32,7 +32,7 @@ from probes.data.table_files import (
     read_raw,
     read_rows,
 )
-from probes.data.task import Task, load_shipped, overlaps, remarks, unique_texts
+from probes.data.task import Task, find_units, load_shipped, overlaps, plain_form, remarks, unique_texts
 
 if TYPE_CHECKING:
     import datasets
@@ -50,6 +50,7 @@ class ZeroShotTask(Task):
     purpose: ClassVar[str] = "an interval"
     gold_column: ClassVar[str] = ""
     """Column of what a head predicts for a row; empty where it is scored by its ranking."""
+    text_columns: ClassVar[tuple[str, ...]] = ()
 
     name: str
     splits: "datasets.DatasetDict"
@@ -189,12 +190,22 @@ def draw_validation(
 def build_task(kind: type[Z], file_rows: FileRows, *, name: str, options: FileOptions, **fields: Any) -> Z:
     """Build a task of a kind from checked rows with its columns, drawing validation where there is none."""
     rows = file_rows.rows
-    keys = [tuple(map(str, row.values.values())) for row in rows]
-    splits = [row.split for row in rows]
+    splits, keys = [row.split for row in rows], _keys(kind.text_columns, rows)
     parts, drawn = draw_validation(splits, keys, fraction=options.validation_fraction, seed=options.seed, task=name)
     return kind(name, kind.hold(gather_columns(rows, parts)), file_rows.source, **fields).with_remarks(
         *file_rows.notes, drawn
     )
+
+
+def _keys(columns: Sequence[str], rows: Sequence[CheckedRow]) -> list[Hashable]:
+    """Name what must be in one split: the rows that share a text, or equal ones where that would link most rows."""
+    if not columns:
+        return [tuple(map(str, row.values.values())) for row in rows]
+    texts = [[plain_form(row.values[column]) for row in rows] for column in columns]
+    units = find_units(texts)
+    if units is None or units.linked:
+        return [tuple(sorted(row)) for row in zip(*texts, strict=True)]
+    return list(units.names)
 
 
 class LabelledTask(ZeroShotTask):
@@ -285,7 +296,6 @@ class OddOneOutTask(ZeroShotTask):
     kind: ClassVar[str] = "odd-one-out"
     metrics = ("accuracy",)
     rows_noun: ClassVar[str] = "questions"
-    text_columns: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Mapping[str, str]] = {
         "id": "string",
         "sentences": "string[]",

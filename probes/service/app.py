@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
+import h11
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +23,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, HeadError, UsageError, first_line
@@ -448,6 +450,34 @@ class _TooLongError(Exception):
     pass
 
 
+class HeadTimeout(H11Protocol):
+    """Closes a connection on which the head of a request does not come in time, which uvicorn would keep for ever."""
+
+    seconds: ClassVar[float] = 30.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first head."""
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(self.seconds, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Stop the clock when a head is there; start it where another has begun."""
+        super().data_received(data)
+        is_waiting = self.conn.their_state is h11.IDLE
+        if self._timer is not None and not is_waiting:
+            self._timer.cancel()
+            self._timer = None
+        elif self._timer is None and is_waiting:
+            self._timer = self.loop.call_later(self.seconds, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class PatientServer(uvicorn.Server):
     """A server that ends in peace: what was asked is answered, and the exit code is 0."""
 
@@ -485,6 +515,7 @@ def build_server(runs: Sequence[ServedRun], limits: Limits, *, host: str) -> Pat
     hosts = (*LOOPBACK, "[::1]") if host in LOOPBACK else ()  # no page of a stranger's web site gets here by its name
     config = uvicorn.Config(
         build_app(runs, limits, hosts=hosts),
+        http=type("Protocol", (HeadTimeout,), {"seconds": limits.timeout}),
         log_level="warning",
         access_log=False,
         server_header=False,

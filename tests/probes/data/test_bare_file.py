@@ -389,10 +389,72 @@ def test_a_column_may_have_a_comma_in_its_name(tmp_path: Path) -> None:
     assert read_bare_file(file, Roles(text="text, as written")).options["text"] == "text, as written"
 
 
-def test_a_cell_that_csv_cannot_hold_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_a_cell_beyond_the_limit_of_the_csv_module_is_read(tmp_path: Path) -> None:
     texts = ["x " * 100_000, *TEXTS[1:]]
-    with pytest.raises(TaskError, match=r"a\.csv, line 2: the row that starts here cannot be split"):
-        read_bare_file(write(tmp_path, "a.csv", delimited(["text", "label"], texts, MOODS)))
+    bare = read_bare_file(write(tmp_path, "a.csv", delimited(["text", "label"], texts, MOODS)))
+    task = load_task(bare.task, **bare.options)
+    assert max(len(text) for rows in task.splits.values() for text in rows["text"]) == 200_000
+
+
+@pytest.mark.parametrize("values", [("train", "test", "unlabelled"), ("A", "B"), ("training", "testing")])
+def test_a_column_split_that_names_no_splits_is_not_read(tmp_path: Path, values: tuple[str, ...]) -> None:
+    parts = [values[k % len(values)] for k in range(N)]
+    bare = read_bare_file(write(tmp_path, "a.csv", delimited(["text", "label", "split"], TEXTS, MOODS, parts)))
+    assert "not read: 'split'" in str(bare)
+    task = load_task(bare.task, **bare.options)
+    assert sum(task.n_rows().values()) == N
+    assert not any("dropped" in note for note in task.notes)
+
+
+def test_commas_of_thousands_are_no_decimals(tmp_path: Path) -> None:
+    values = [f"{1 + k // 10},{100 + k}" if k % 2 else str(500 + k) for k in range(N)]
+    file = write(tmp_path, "a.tsv", delimited(["text", "value"], TEXTS, values, by="\t"))
+    for roles in (Roles(), Roles(score="value")):
+        with pytest.raises(TaskError, match=r"the comma of \d,\d{3} may mark thousands or decimals: write plain"):
+            read_bare_file(file, roles)
+    file.write_text(file.read_text().replace("500", "0,125"))
+    assert read_bare_file(file, Roles(score="value")).options["decimal"] == ","
+
+
+def test_a_decimal_comma_leaves_labels_alone(tmp_path: Path) -> None:
+    labels = [("1,2", "1.2", "x")[k % 3] for k in range(N)]
+    file = write(tmp_path, "a.tsv", delimited(["text", "label", "length"], TEXTS, labels, COMMAS, by="\t"))
+    bare = read_bare_file(file, Roles(label="label"))
+    assert bare.options["decimal"] == ","
+    task = load_task(bare.task, **bare.options)
+    assert task.describe().of_kind["class_names"] == ["1,2", "1.2", "x"]
+
+
+@pytest.mark.parametrize("mark", ["\ufeff", "\ufeff\n\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_a_file_of_a_mark_alone_has_no_rows(tmp_path: Path, mark: str, encoding: str) -> None:
+    (tmp_path / "a.csv").write_bytes(mark.encode(encoding))
+    with pytest.raises(TaskError, match=r"a\.csv has no rows, only blank lines"):
+        read_bare_file(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "# sentence number 3 of the file\n" + conll(),
+        "\n\n".join(f"# {k}\n{block}" for k, block in enumerate(conll().split("\n\n"))),
+    ],
+)
+def test_comments_of_conll_are_no_words(tmp_path: Path, content: str) -> None:
+    bare = read_bare_file(write(tmp_path, "a.conll", content))
+    assert (bare.options["columns"], bare.options["has_comments"]) == (["word", "tag"], True)
+    task = load_task(bare.task, **bare.options)
+    assert {word for rows in task.splits.values() for sentence in rows["words"] for word in sentence} == {
+        word for text in TEXTS for word in text.split()
+    }
+
+
+def test_words_with_blanks_do_not_widen_conll(tmp_path: Path) -> None:
+    content = conll().replace(" ", "\t").replace("Monday.", "New York").replace("kettle", "10\u00a0000")
+    bare = read_bare_file(write(tmp_path, "a.conll", content))
+    assert bare.options["columns"] == ["word", "tag"]
+    hashtags = conll().replace("The ", "# ", 40)
+    assert "has_comments" not in read_bare_file(write(tmp_path, "b.conll", hashtags)).options
 
 
 def test_parquet_is_read(tmp_path: Path) -> None:

@@ -137,6 +137,26 @@ def test_numbers_in_json_are_places_in_the_class_names(tmp_path: Path) -> None:
     )
 
 
+def test_numbers_of_delimited_text_are_places_too(tmp_path: Path) -> None:
+    lines = ["text,label", *(f"text number {k},{k % 2}" for k in range(40))]
+    task = read_class_files(save(tmp_path / "a.csv", lines), class_names=["neg", "pos"])
+    assert {(row["text"], row["label"]) for rows in task.splits.values() for row in rows} == {
+        (f"text number {k}", k % 2) for k in range(40)
+    }
+
+
+def test_labels_of_two_signs_are_texts(tmp_path: Path) -> None:
+    lines = ["text,label", *(f"text number {k},{'--1' if k % 2 else '--2'}" for k in range(40))]
+    assert read_class_files(save(tmp_path / "a.csv", lines)).class_names == ("--1", "--2")
+
+
+@pytest.mark.parametrize("encoding", ["UTF-8", "utf8", "utf-8-sig"])
+def test_a_mark_is_no_part_of_a_column_whatever_its_encoding_is_called(tmp_path: Path, encoding: str) -> None:
+    path = save(tmp_path / "a.csv", ["text,label", *(f"text number {k},{k % 2}" for k in range(40))])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_class_files(path, encoding=encoding).n_rows()["train"] > 20
+
+
 def test_a_label_outside_the_class_names(tmp_path: Path) -> None:
     path = save(tmp_path / "c.csv", [HEADER, *GOOD])
     message = fails(path, class_names=["even", "uneven"])

@@ -117,3 +117,32 @@ def test_three_texts_with_conflicting_gold_are_listed(tmp_path: Path) -> None:
     assert note.startswith("train: 12 texts occur more than once with different labels ('The frost café near house 0")
     assert note.count("other") == 3
     assert note.endswith(", ...)")
+
+
+UNFITTED: dict[str, Callable[[str, int], dict[str, Any]]] = {
+    "clustering-files": lambda text, k: {"text": text, "label": f"c{k % 3}"},
+    "pair-class-files": lambda text, k: {"text1": text, "text2": f"answer {k} of {k * 7}", "label": k % 2},
+    "triple-files": lambda text, k: {"anchor": text, "positive": f"yes {k} {k * 7}", "negative": f"no {k} {k * 7}"},
+}
+
+
+@pytest.mark.parametrize("name", UNFITTED)
+def test_rows_that_share_a_text_are_in_one_split_where_nothing_is_fitted(name: str, tmp_path: Path) -> None:
+    rng, path = random.Random(0), tmp_path / "rows.jsonl"
+    rows = [
+        UNFITTED[name](written_again(text, rng), k + 200 * copy) for k, text in enumerate(texts(80)) for copy in (0, 1)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    task = load_task(name, files=str(path))
+    column = task.text_columns[0]
+    one, other = ({plain_form(text) for text in task.rows(split)[column]} for split in ("validation", "test"))
+    assert (len(one) + len(other), one & other) == (80, set())
+
+
+def test_a_file_of_one_document_is_split_by_sentences(tmp_path: Path) -> None:
+    path = tmp_path / "one.conll"
+    sentences = ["\n".join(f"{word} T{len(word) % 2}" for word in text.split()) for text in texts(40)]
+    path.write_text("\n\n".join(["-DOCSTART- O", *sentences]) + "\n", encoding="utf-8")
+    task = load_task("word-files", files=str(path), columns=["word", "tag"], tags="tag", metric="accuracy")
+    assert task.n_rows() == {"train": 32, "validation": 4, "test": 4}
+    assert any("the file marks 1 of the three documents that could stay whole" in note for note in task.notes)

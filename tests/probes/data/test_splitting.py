@@ -153,3 +153,11 @@ def test_what_cannot_be_split_is_named(given: list[str | None], rule: SplitRule,
     assert str(error.value).startswith(sentence)
     with pytest.raises(TaskError, match="`split` is 'all', but one of auto, given is needed"):
         SplitRule(split="all")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.15, 0.3, 0.4, 0.5])
+def test_groups_are_held_out_by_their_share(share: float) -> None:
+    groups = [f"g{k % 60}" for k in range(240)]
+    marked = hold_out(np.arange(240) % 2, share=share, seed=0, groups=groups)
+    assert abs(marked.mean() - share) < 0.02
+    assert not {groups[k] for k in np.flatnonzero(marked)} & {groups[k] for k in np.flatnonzero(~marked)}

@@ -199,6 +199,16 @@ def test_a_full_queue_and_a_slow_answer_get_503(folders: dict[str, Path], monkey
             assert client.get("/healthz")[1]["waiting_rows"] == 0
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /h"])
+def test_a_head_that_does_not_come_ends_its_connection(folders: dict[str, Path], sent: bytes) -> None:
+    runs, received = open_runs([str(folders["classes"])]), b""
+    with running(runs, Limits(timeout=1.0)) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
+        raw.sendall(sent)
+        while part := raw.recv(1000):
+            received += part
+    assert received.startswith(b"HTTP/1.1 200 ") == (b"\r\n\r\n" in sent)
+
+
 def test_a_body_that_does_not_come_gets_408(folders: dict[str, Path]) -> None:
     runs = open_runs([str(folders["classes"])])
     with running(runs, Limits(timeout=1.0)) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
