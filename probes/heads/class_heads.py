@@ -144,12 +144,6 @@ def training_names(task: ClassTask) -> list[str]:
     return [task.class_names[number] for number in task.training_classes]
 
 
-def require_rows(task: ClassTask) -> None:
-    """Refuse with a TaskError a task of train alone, which leaves nothing to report."""
-    if not {"validation", "test"} & set(task.splits):
-        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
-
-
 def fewest_rows(task: ClassTask, folds: int) -> int:
     """Count the rows per split at which every class has one, or one for every fold where there is no validation."""
     counts = [np.unique(task.labels(split), return_counts=True)[1] for split in task.splits]
@@ -300,7 +294,6 @@ class ThresholdHead(ClassLayerHead[CosineThreshold]):
     @staticmethod
     def check(task: ClassTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task without two classes of pairs to separate, or without a split that may be chosen on."""
-        require_rows(task)
         choose_on = resolved.options.choose_on
         if planned.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
             raise ConfigError(

@@ -15,7 +15,7 @@ from extract.decoders.decoder_spec import GROUPS, is_number, select_from
 from extract.errors import ConfigError, HeadError, TaskError, require_counts, require_name
 from probes.data.class_task import ClassTask, NumberTask
 from probes.fitting.saved_fits import SavedHead
-from probes.heads.class_heads import Classifier, ClassLayerHead, require_rows, training_codes, training_names
+from probes.heads.class_heads import Classifier, ClassLayerHead, training_codes, training_names
 from probes.heads.head_table import HeadOptions, PlannedRun
 from probes.heads.layer_head import Choice, Fitted, LayerHead, only_channel
 from probes.heads.result import MOST_LIKELY, NO_CHOICE, Rows
@@ -157,7 +157,6 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
     @staticmethod
     def check(task: ClassTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted."""
-        require_rows(task)
         options: ProbeOptions = resolved.options
         is_one = names_one_layer(_extracted(resolved.layers, planned.extracted))
         if planned.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
@@ -351,7 +350,6 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
     @staticmethod
     def check(task: ClassTask, resolved: HeadOptions, planned: PlannedRun) -> None:
         """Refuse a task without rows to report, or without validation where a plan is to be chosen."""
-        require_rows(task)
         if planned.chooses_plan and "validation" not in task.splits:
             raise TaskError(
                 f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses its plan; add "

@@ -57,8 +57,6 @@ class TokenFits(Head):
         """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
         if "train" not in task.splits:
             raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
-        if set(task.splits) == {"train"}:
-            raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
         if "validation" not in task.splits and (planned.chooses_plan or resolved.options.chooses_epoch):
             choice, instead = ("its plan", "") if planned.chooses_plan else ("its epoch", ", or set keep: last")
             raise TaskError(

@@ -303,6 +303,8 @@ def read_findings(values: object) -> HeadFindings:
 
 
 MOST_HALF = 60_000
+FINEST = 0.05
+"""Step of a half float, as a share of the spread of the numbers of a layer; where it is larger they are kept whole."""
 """Numbers below it fit half floats; others are kept in single precision."""
 MOST_BYTES = 1 << 30
 """Of a file that is read, once unpacked."""
@@ -343,8 +345,11 @@ class LayerPredictions:
         """
         if not names:
             numbers = np.asarray(alone, np.float64).mean(0)
-            is_small = np.abs(np.nan_to_num(numbers)).max(initial=0) < MOST_HALF
-            return cls(head, split, tuple(layers), numbers=numbers.astype(np.float16 if is_small else np.float32))
+            finite = np.nan_to_num(numbers)
+            is_small = np.abs(finite).max(initial=0) < MOST_HALF
+            step = np.spacing(np.abs(finite).max(axis=1, initial=0).astype(np.float16)) if is_small else np.inf
+            is_fine = bool((step < FINEST * np.std(finite, axis=1)).all())  # raw cosines may all be close to 1
+            return cls(head, split, tuple(layers), numbers=numbers.astype(np.float16 if is_fine else np.float32))
         first, shares = (alone[0][..., None], None) if likely is None else likely
         codes = np.where(np.asarray(first) < 0, len(names), first).astype(np.uint16)
         kept = None if shares is None else np.asarray(shares, np.float16)

@@ -115,7 +115,7 @@ def summarise_counts(
 
 def score_counts(counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Score:
     """Turn a metric of sums of counts into a score of resamples."""
-    counts, n_units = counts.astype(np.float64), counts.shape[1]
+    counts, n_units = counts.astype(np.float64, copy=False), counts.shape[1]
 
     def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
         sums = np.einsum("ru,suc->src", _times_drawn(drawn, n_units), counts, optimize=True)  # exact: whole numbers

@@ -88,6 +88,25 @@ def too_few(what: str, n_units: int) -> str:
     return f"too few {what} ({n_units:,}, fewer than {FEW_UNITS})"
 
 
+MOST_TESTS = 25
+"""Tests for which the usual 1,000 resamples are enough."""
+RESAMPLES_OF_A_TEST = 40
+"""Of more tests each adds so many resamples, so that a corrected p-value may be as low as 1 / 40."""
+MOST_RESAMPLES = 10_000
+
+
+def resamples_for(n_tests: int, n_resamples: int) -> int:
+    """Return how many resamples some tests need, as no p-value is below `1 / (R + 1)` before it is corrected.
+
+    Example:
+        >>> resamples_for(25, 1000), resamples_for(120, 1000)
+        (1000, 4800)
+    """
+    if n_tests <= MOST_TESTS:
+        return n_resamples
+    return max(n_resamples, min(RESAMPLES_OF_A_TEST * n_tests, MOST_RESAMPLES))
+
+
 def correct_p_values(p_values: Sequence[float], correction: str = "holm") -> Float[np.ndarray, " T"]:
     """Adjust the p-values of `T` tests for their number, in their order; NaN is no test and stays.
 

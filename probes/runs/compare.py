@@ -35,6 +35,7 @@ from probes.metrics.significance import (
     bootstrap_p_value,
     correct_p_values,
     permutation_p_value,
+    resamples_for,
     seed_errors,
     too_few,
 )
@@ -157,7 +158,7 @@ def paired_tests(
         metric: The metric of a frame.
         against: The system that all others are compared with; every pair is compared, if empty.
         correction: A key of `CORRECTIONS`, over the tests of one kind.
-        n_resamples: Resamples of the paired bootstrap.
+        n_resamples: Resamples of the paired bootstrap, at least; 40 for each test where there are more than 25.
         n_permutations: Permutations of the permutation test.
 
     Returns:
@@ -179,10 +180,12 @@ def paired_tests(
         names, rows, seeds = _read_systems(source, by, head, split)
     if len(names) < 2 or len(set(names)) < len(names):
         raise HeadError(f"tests by {by!r} take two systems or more with different names, not {', '.join(names)}.")
+    pairs = list(_pairs(names, against))
+    n_resamples = resamples_for(len(pairs), n_resamples)
     values, resampled = rows.scores(Resampling(n_resamples))
     counts, of_sums = rows.counts()
     tests = []
-    for one, other in _pairs(names, against):
+    for one, other in pairs:
         gap = difference(values, resampled, one, other, n_units=counts[0].shape[1])
         errors = seed_errors(seeds[one], n_resamples, seed=1) - seed_errors(seeds[other], n_resamples, seed=2)
         total = difference(values, resampled + np.eye(len(names))[:, [one]] * errors, one, other, n_units=gap.n_units)

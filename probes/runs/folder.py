@@ -319,6 +319,12 @@ class RunFolder:
         return int(self.values["decoder"]["n_layers"])
 
     @cached_property
+    def blocks_by_decoder(self) -> Mapping[str, int]:
+        """Blocks of every decoder of a run or sweep, by its name."""
+        decoders = [self.values["decoder"], *(row.get("decoder") or {} for row in self.values.get("plans", ()))]
+        return {decoder["name"]: int(decoder["n_layers"]) for decoder in decoders if "n_layers" in decoder}
+
+    @cached_property
     def results(self) -> tuple[tuple[str, HeadResult], ...]:
         """The plan and the result of every head: of a run, or of every plan of a sweep or search."""
         return tuple((where["plan"], result) for where, result in self.systems)
@@ -622,6 +628,7 @@ def _digest_rows(tasks: Iterable[Task]) -> str:
     """Digest all that a run reads of its tasks."""
     parts = []
     for task in {id(task): task for task in tasks}.values():
-        places = [list(rows[ROW]) for rows in task.splits.values() if ROW in rows.column_names]
+        undigested = (ROW, *task.origin_columns)
+        places = [list(rows[name]) for rows in task.splits.values() for name in undigested if name in rows.column_names]
         parts.append([task.describe().to_plain(), task.inferred_options(), places])
     return digest_json(json.loads(json.dumps(parts)))

@@ -37,7 +37,10 @@ QUOTED = re.compile(
     r"""\s*(?P<name>(?:[\w.-]+=)?)(?P<quote>["'])(?P<text>(?:(?!(?P=quote)).)*)(?P=quote)\s*(?:,|$)""", re.DOTALL
 )
 """A typed value in quotes, perhaps after its name, up to the comma that ends it."""
-RESERVED = ("point", "slot", "record", "layer", "curve", "split", "metric", "value", "is_chosen")
+RESERVED = (
+    *("point", "slot", "record", "layer", "depth", "curve", "split", "metric", "seed", "value", "std", "low", "high"),
+    *("is_chosen", "is_reference", "gap", "gap_low", "gap_high", "p_corrected", "n_tokens"),
+)
 """Columns by which tables of a sweep are read, which the column of an axis would hide."""
 OF_THE_SWEEP = ("name", "runs", "figures", "bootstrap")
 """Keys that a sweep has once, for all its points."""
@@ -521,6 +524,12 @@ def _labels(values: Sequence[object]) -> list[str]:
     return labels
 
 
+def _label_of_value(axis: Axis, value: object) -> str:
+    """Name a value as the axis does."""
+    labels = [label for label, settings in axis.values.items() if value in (label, *settings.values())]
+    return labels[0] if len(labels) == 1 else str(value)
+
+
 def read_search(config: RunConfig, strategy: str = "", budget: float | None = None) -> tuple[str, float]:
     """Read how a grid is searched and at what share of its cost: typed, or else from the section `sweep` of a file."""
     strategy = strategy or str(config.sweep.get("search") or "")
@@ -727,8 +736,8 @@ def grid_of(
     by_name = {axis.name: axis for axis in axes}
     of_file = config.sweep.get("reference", "")
     if isinstance(of_file, Mapping):  # typed axes may be others
-        named = [(_find_axis(str(key), by_name), str(value)) for key, value in of_file.items()]
-        of_file = {axis.name: value for axis, value in named if axis is not None}
+        named = [(_find_axis(str(key), by_name), value) for key, value in of_file.items()]
+        of_file = {axis.name: _label_of_value(axis, value) for axis, value in named if axis is not None}
     target = reference or (of_file if isinstance(of_file, dict) else str(of_file))
     chosen_on = choose_on or str(config.sweep.get("choose_on", ""))
     by = choose_by or str(config.sweep.get("choose_by", "rows"))

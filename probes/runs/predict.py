@@ -821,12 +821,15 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
 def _find_head(
     run: RunFolder, result: HeadResult, place: _Place, spec: ExtractionSpec, fitted: str
 ) -> SavedHead[FittedModule]:
-    """Load the saved head of a run, or of a place of a sweep: of several, as a search fits on parts, the last one."""
+    """Load the saved head of a run, or of a place of a sweep."""
     if run.values["what"] == "run":
         return load_head(run.heads[result.name][0])
     if not find_head(result.name):  # so that no name leads out of the folder
         raise ValueError(f"it names a head {result.name!r}, which this version does not know")
-    at = f"*-{fitted}" if fitted else "*"
+    at = f"*-{fitted}"
+    if not fitted:  # the folder of a sweep over plans may hold heads of other rows
+        [cache] = {row.cache for row in read_plans(run.values).plans if row.plan.text == place.plan}
+        at = Path(cache).stem.rpartition("-")[2]
     paths = sorted((run.path / "heads").glob(f"{at}/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
     heads = [load_head(path.parent) for path in paths]
     first = next(iter(spec.readings.values()))  # whose plan and template are on record for those of views

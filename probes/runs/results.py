@@ -261,7 +261,8 @@ def _read_curves(runs: Runs, head: str) -> list[_LayerCurve]:
     for folder in open_runs(runs):
         for system, result in _systems(folder):
             if len(result.layers) > 1 and head in ("", result.name):
-                curves += _curves_of(system, result, folder.n_blocks)
+                n_blocks = folder.blocks_by_decoder.get(system["decoder"]) or folder.n_blocks
+                curves += _curves_of(system, result, n_blocks)
     if not curves:
         raise HeadError(
             f"no head{f' {head!r}' * bool(head)} of these runs scored single layers; name runs of heads that do."

@@ -19,7 +19,7 @@ from probes.data.task import MIN_SPLIT_ROWS, Task
 from probes.fitting.fit_options import find_protocol
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Difference
-from probes.metrics.significance import bootstrap_p_value, correct_p_values, normalised_ranks
+from probes.metrics.significance import bootstrap_p_value, correct_p_values, normalised_ranks, resamples_for
 from probes.report.document import EVERY_PLAN
 from probes.report.scores import (
     DecoderInfo,
@@ -378,11 +378,13 @@ class Sweep:
         task = self.tasks[reference.label]
         rows = KINDS[task.kind].report.split_rows(task, split)
         results = [self.result(point, name) for point in others]
-        compared = score_gaps(results, default, split, rows=rows, n_resamples=self.config.bootstrap)
+        n_tests = max(1, self.search.n_plans - 1) if self.search else len(others)
+        n_resamples = resamples_for(n_tests, self.config.bootstrap)
+        compared = score_gaps(results, default, split, rows=rows, n_resamples=n_resamples)
         p_values = [bootstrap_p_value(gap, draws) for gap, draws in zip(compared.gaps, compared.draws, strict=True)]
         corrected = correct_p_values(p_values)
         if self.search:  # among all points, most of which have no score on all rows
-            corrected = np.minimum(1, np.asarray(p_values) * max(1, self.search.n_plans - 1))
+            corrected = np.minimum(1, np.asarray(p_values) * n_tests)
         for number, (point, result) in enumerate(zip(others, results, strict=True)):
             gap = compared.interval(number, around=result.mean(split) - default.mean(split))
             tests = (p_values[number], float(corrected[number]), compared.n_units)

@@ -152,6 +152,7 @@ def load_checked(grid: Grid, test: str, strategy: str = "", budget: float = BUDG
             require_unread_test(point.config)
         refuse_random_decoder(point.config)
         check_heads(point.config, tasks[point.label], chooses_plan=True)
+    _require_same_rows(grid, tasks)
     on = find_choice_task(grid, tasks)
     if grid.choose_by != "sources":
         return tasks
@@ -162,6 +163,18 @@ def load_checked(grid: Grid, test: str, strategy: str = "", budget: float = BUDG
         if point.values.get(grid.task_axis, "") == on:
             require_sources(task)
     return tasks
+
+
+def _require_same_rows(grid: Grid, tasks: Mapping[str, Task]) -> None:
+    """Refuse points that read other rows of one task, as under protocols that cut them otherwise."""
+    first: dict[str, Point] = {}
+    for point in grid.points:
+        beside = first.setdefault(point.values.get(grid.task_axis, ""), point)
+        if tasks[point.label].digest() != tasks[beside.label].digest():
+            raise ConfigError(
+                f"the points {beside.label!r} and {point.label!r} read other rows of task {tasks[point.label].name!r}, "
+                "so they cannot be compared; sweep them apart, or make the task an axis."
+            )
 
 
 def _require_search(grid: Grid, test: str, strategy: str, budget: float) -> None:
@@ -363,6 +376,7 @@ class SearchedGrid:
             sweep.fit_all(
                 lambda point: replace(point.config, heads=dict([next(iter(point.config.heads.items()))])), tasks
             )
+            worths = sweep.worths(name)
         except (ConfigError, CodeError):
             raise
         except (IcecoreError, OSError, RuntimeError, ArithmeticError, np.linalg.LinAlgError) as error:
@@ -372,7 +386,7 @@ class SearchedGrid:
             say(f"the {len(labels)} points of this trial failed: {first_line(error)}")
             return [scores[point] for point in trial.points]
         self.failed |= caches.failed
-        for points, worth in zip(sweep.parts.values(), sweep.worths(name), strict=True):
+        for points, worth in zip(sweep.parts.values(), worths, strict=True):
             scores[self.scored[next(iter(points.values())).label]] = worth if math.isfinite(worth) else math.nan
         return [float(scores[point]) for point in trial.points]
 

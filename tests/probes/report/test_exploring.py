@@ -87,6 +87,15 @@ def test_damaged_predictions_are_one_sentence(change: Any, reason: str, tmp_path
         load_predictions(tmp_path, "h")
 
 
+def test_numbers_that_are_close_to_one_another_are_no_half_floats() -> None:
+    rng = np.random.default_rng(0)
+    far, near = rng.uniform(0, 1, (1, 2, 500)), 0.998 + 0.0003 * rng.normal(size=(1, 2, 500))
+    kept = [LayerPredictions.of("h", "test", ("a", "b"), numbers, ()).numbers for numbers in (far, near)]
+    assert [part.dtype for part in kept if part is not None] == [np.float16, np.float32]
+    assert kept[1] is not None
+    assert np.corrcoef(kept[1][0], near[0, 0])[0, 1] > 0.9999
+
+
 def test_packed_numbers_are_near_and_packed_codes_the_same() -> None:
     packed = pack_predictions(numbers_of(5), np.array([4, 0]))
     integers = np.frombuffer(base64.b64decode(packed["numbers"]), "<u2").reshape(2, 2)

@@ -150,3 +150,17 @@ def test_runs_of_other_metrics_are_not_tuned_together(finished: Finished, tmp_pa
     assert RunFolder(copy).values
     with pytest.raises(HeadError, match="scored by accuracy, pearson"):
         expected_validation([finished.folder, copy])
+
+
+def test_many_tests_have_resamples_enough_for_a_certain_difference() -> None:
+    rng = np.random.default_rng(0)
+    gold = rng.normal(size=200)
+    noise = {f"s{k:02d}": 0.01 if k == 0 else 3.0 for k in range(11)}
+    predicted = {name: gold + scale * rng.normal(size=200) for name, scale in noise.items()}
+    frame = pd.DataFrame(
+        [(name, row, gold[row], numbers[row]) for name, numbers in predicted.items() for row in range(200)],
+        columns=["layer", "row", "gold", "predicted"],
+    )
+    tests = paired_tests(frame, by="layer", metric="pearson", n_permutations=99)
+    assert len(tests) == 55
+    assert (tests[tests["one"] == "s00"]["bootstrap_corrected"] < 0.05).all()

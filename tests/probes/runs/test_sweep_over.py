@@ -33,7 +33,7 @@ from probes.runs.folder import RunFolder, find_finished
 from probes.runs.grid import grid_of, plan_grid
 from probes.runs.predict import ChosenEncoder
 from probes.runs.probe import Encoder
-from probes.runs.results import results
+from probes.runs.results import layers_across, results
 from probes.runs.run import RunResult, run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from probes.runs.sweep_points import mean_gain_interval, require_sources, rows_by_source
@@ -835,3 +835,97 @@ def test_an_unknown_decoder_costs_its_own_points_alone(config: RunConfig, decode
     [failure] = result.record.grid.failed
     assert "nosuchname" in failure.why
     assert len(result.record.plans) == 1
+
+
+# What a sweep must not mix up: rows, sources, decoders, and heads of another data set.
+
+
+def test_a_sweep_whose_sources_have_changed_is_not_found(config: RunConfig, tmp_path: Path) -> None:
+    """They are in no digest of a task, and decide a choice by sources."""
+    sample = load_run_task(config)
+    lines = ["sentence1,sentence2,score,split,where"]
+    for split, rows in sample.splits.items():
+        lines += [
+            f'"{row["sentence1"]}","{row["sentence2"]}",{row["score"]},{split},{"ab"[k % 2]}'
+            for k, row in enumerate(rows)
+        ]
+    file = tmp_path / "mine.csv"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    options = {"files": str(file), "source": "where", "score_range": [0, 5], "name": "mine"}
+    mine = replace(config, name="sources", runs=str(tmp_path), task=TaskSpec("pair-files", options))
+    grid = grid_of(mine, ["poolings=mean,last"], choose_by="sources")
+    sweep_run.run_grid(mine, grid)
+    assert find_finished(mine, grid, test="chosen") is not None
+    file.write_text(
+        "\n".join(line[:-1] + ("a" if k < 12 else "b") if k else line for k, line in enumerate(lines)), encoding="utf-8"
+    )
+    assert find_finished(mine, grid, test="chosen") is None
+
+
+def test_points_that_read_other_rows_are_refused(config: RunConfig, tmp_path: Path) -> None:
+    words = replace(
+        config,
+        task=TaskSpec("words-sample"),
+        heads={"token-logistic": {}},
+        extraction=ExtractionSpec(),
+        runs=str(tmp_path),
+    )
+    with pytest.raises(ConfigError, match="'protocol=icecore' and 'protocol=look-both-ways' read other rows of task"):
+        sweep(words, {"protocol": ["icecore", "look-both-ways"]})
+
+
+def test_the_encoder_of_a_sweep_over_plans_is_of_its_own_rows(config: RunConfig, tmp_path: Path) -> None:
+    """A folder may hold heads that were fitted on other rows later."""
+    named = replace(config, name="rows", runs=str(tmp_path), heads={"layer-cosine": {"transform": "standardise"}})
+    plans = [parse_plan("causal"), parse_plan("bidirectional:1")]
+    folder = run_sweep(named, plans).folder
+    right = ChosenEncoder.of(folder).read_out
+    others = replace(named, runs=str(tmp_path / "others"), task=TaskSpec("sts-sample", pairs=40))
+    elsewhere = run_sweep(others, plans).folder
+    for head in (elsewhere / "heads").iterdir():
+        shutil.copytree(head, folder / "heads" / head.name)
+    again = ChosenEncoder.of(folder).read_out
+    assert isinstance(right, Transform)
+    assert isinstance(again, Transform)
+    assert torch.equal(right.mean, again.mean)
+
+
+def test_depths_are_those_of_each_points_decoder(config: RunConfig, decoder_folder: Path, tmp_path: Path) -> None:
+    shallow = save_decoder(tmp_path / "shallow", num_hidden_layers=2)
+    decoders = {"decoder.name": [str(decoder_folder), str(shallow)]}
+    folder = sweep(replace(config, name="depths", runs=str(tmp_path)), decoders).folder
+    frame = layers_across([folder], head="layer-cosine")
+    depths = frame[frame["decoder"] == "shallow"].groupby("layer", sort=False)["depth"].first()
+    assert depths.to_dict() == pytest.approx({"embedding": 0, "block_01": 1 / 3, "block_02": 2 / 3, "final_norm": 1})
+
+
+def test_classes_without_validation_are_chosen_by_folds_of_train(config: RunConfig, tmp_path: Path) -> None:
+    classes = replace(
+        config,
+        name="folds",
+        runs=str(tmp_path),
+        task=TaskSpec("class-sample"),
+        protocol="look-both-ways",
+        heads={"logistic-probe": {"Cs": [0.1, 1.0], "layers": ["all"]}},
+    )
+    result = sweep(classes, {"poolings": ["mean", "last"]})
+    [choice] = result.record.chosen.values()
+    assert choice.gain is not None
+    assert "validation" not in choice.result.summary
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "reference", "label"),
+    [("poolings", [["mean"], ["last"]], ["last"], "[last]"), ("anchor_identical", [True, False], False, "false")],
+)
+def test_a_reference_of_a_file_may_be_a_plain_value(
+    axis: str, values: list[Any], reference: Any, label: str, config: RunConfig
+) -> None:
+    of_file = replace(config, sweep={"over": {axis: values}, "reference": {axis: reference}})
+    assert list(grid_of(of_file).reference.values()) == [label]
+
+
+@pytest.mark.parametrize("name", ["low", "depth", "p_corrected"])
+def test_an_axis_has_no_name_of_a_column(name: str, config: RunConfig) -> None:
+    with pytest.raises(ConfigError, match=f"the axis '{name}' has the name of a column of every sweep"):
+        grid_of(replace(config, sweep={"over": {name: {"a": {"poolings": ["mean"]}, "b": {"poolings": ["last"]}}}}))
