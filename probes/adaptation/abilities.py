@@ -396,6 +396,8 @@ def write_measured(folder: Path, measured: "Measured", *, formats: Sequence[str]
     scores = measured.scores
     compared = compare_scores([scores], [scores.name])
     texts = _texts_to_read(measured)
+    for name in ("infillings", "continuations"):  # those of an earlier measurement
+        (folder / f"{name}.csv").unlink(missing_ok=True)
     for name, _, table in texts:
         write_file(folder / f"{name}.csv", write_csv([table.columns, *table.rows]))
     write_scores(folder, scores)

@@ -96,15 +96,13 @@ class Lora:
     @contextmanager
     def training(self, dropout: float) -> Iterator[None]:
         """Let dropout act on what enters the updates until the `with` block ends; the decoder itself has none."""
-        before = [layer.p for layer in self.dropouts]
         try:
             for layer in self.dropouts:
                 layer.p = dropout
                 layer.train()
             yield
         finally:
-            for layer, p in zip(self.dropouts, before, strict=True):
-                layer.p = p
+            for layer in self.dropouts:
                 layer.eval()
 
     def files(self) -> dict[str, bytes]:
@@ -161,7 +159,7 @@ def add_lora(language: LanguageModel, spec: LoraSpec, *, seed: int) -> Lora:
 def _find_targets(language: LanguageModel, names: tuple[str, ...]) -> list[str]:
     """Find the full names of the modules of the blocks that names mean: towers for images or sounds have like ones.
 
-    ValueError for a name that no module of the blocks has.
+    ValueError for a name that no linear map of the blocks has.
     """
     in_blocks = {module for block in language.decoder.blocks for module in block.modules()}
     modules = {path: module for path, module in language.model.named_modules() if module in in_blocks}
@@ -170,6 +168,11 @@ def _find_targets(language: LanguageModel, names: tuple[str, ...]) -> list[str]:
     by_name = {name: [path for path in modules if f".{path}".endswith(f".{name}")] for name in names}
     if missing := [name for name, paths in by_name.items() if not paths]:
         raise ValueError(f"no module of the blocks is called {missing[0]!r}")
+    others = [
+        name for name, paths in by_name.items() if not all(isinstance(modules[p], nn.Linear | Conv1D) for p in paths)
+    ]
+    if others:  # before anything is put in place
+        raise ValueError(f"{others[0]!r} is no linear map")
     return list(dict.fromkeys(path for paths in by_name.values() for path in paths))
 
 
@@ -733,8 +736,8 @@ def adapt(
             say(f"{folder} holds this adapter already")
             return existing
         raise ConfigError(
-            f"folder {str(folder)!r} holds an adapter of another decoder, other texts or shares of them, or other "
-            "versions; give another name, or remove the folder."
+            f"folder {str(folder)!r} holds an adapter of another decoder, other texts or shares of them, other "
+            "versions, or another kind of device or precision; give another name, or remove the folder."
         )
     if objectives.masks:
         say(f"hidden tokens are shown as {' and '.join(map(repr, sorted({*objectives.masks.values()})))}")
@@ -800,7 +803,10 @@ def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: 
         sscl = config.options("sscl")
         assert isinstance(sscl, SscOptions)
         seen = Excluded(excluded.sources) if tokens is not None and not sscl.files else excluded  # counted once
-        contrast, held_contrast = read_text_rows(sscl, config.corpus, held_out=options.held_out, excluded=seen)
+        documents = frozenset() if held_tokens is None else held_tokens.documents
+        contrast, held_contrast = read_text_rows(
+            sscl, config.corpus, held_out=options.held_out, excluded=seen, held_documents=documents
+        )
         say(
             f"{len(contrast.rows):,} rows of texts that belong together to train on, {len(held_contrast.rows)} held out"
         )
@@ -810,9 +816,10 @@ def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: 
     return Texts(tokens, held_tokens, contrast, held_contrast)
 
 
-PROCEDURE = 3
+PROCEDURE = 4
 """Of what settings lead to: 1 drew what is hidden for whole batches, and kept looks of any phase; 2 looked at views
-without dropout, drew rows of contrast whatever the weights of corpora, and scored them in half precision."""
+without dropout, drew rows of contrast whatever the weights of corpora, and scored them in half precision; 3 excluded no
+sentences of words, held out views and anchors row by row, and did not count where it was computed."""
 
 
 def _settings(config: Plain) -> Plain:
@@ -842,7 +849,14 @@ def _identity(config: AdaptConfig, decoder: Decoder, texts: Texts) -> dict[str, 
         "decoder": {"weights": about.weight_digest, "tokenizer": about.tokenizer_digest, "dtype": about.dtype},
         "texts": rows,
         "versions": {"torch": str(torch.__version__), "peft": version("peft")},
+        "computed": _describe_computation(config, decoder),
     }
+
+
+def _describe_computation(config: AdaptConfig, decoder: Decoder) -> dict[str, str]:
+    """Return where a training is computed and in what: an adapter of one is not that of another."""
+    is_half = is_bfloat16(config.training.precision, decoder.device)
+    return {"device": decoder.device.type, "precision": "bfloat16" if is_half else "float32"}
 
 
 def _require_one_device(decoder: Decoder) -> None:
@@ -898,6 +912,7 @@ def _write_record(
         "objectives": sorted(config.used),
         "config": plain_config(config),
         "texts": identity["texts"],
+        "computed": identity["computed"],
         "rows": {name: 0 if part is None else len(part.rows) for name, part in vars(texts).items()},
         "dropped": dict(excluded.dropped),
         "mask_tokens": masks,

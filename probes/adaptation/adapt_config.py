@@ -121,6 +121,8 @@ class TrainingSpec:
             raise ConfigError(
                 "training needs a learning_rate above 0, a warmup from 0 to 1, a clip and a weight_decay of 0 or more."
             )
+        if self.patience < 0:
+            raise ConfigError(f"training.patience is {self.patience}; allowed: 0 for never, or a number of looks.")
 
 
 SHORTEST_ROW = 8
@@ -261,7 +263,18 @@ class AdaptConfig:
     def __post_init__(self) -> None:
         if not self.name.isprintable() or not self.name.strip(". ") or "/" in self.name:
             raise ConfigError(f"name is {self.name!r}; allowed: the name of a folder.")
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; allowed: 0 or more.")
+        if self.decoder.merge:
+            raise ConfigError(
+                "decoder.merge is set, and no adapter can be read upon a merge; adapt one of its parts, and merge then."
+            )
         plan = parse_plan(self.plan)
+        if plan.prepend is not None:
+            raise ConfigError(
+                f"under the plan {self.plan!r} a placeholder is put before every text, which rows of a training have "
+                "not; allowed: plans without ~tp."
+            )
         used = self.used
         if not used:
             raise ConfigError("phases give no objective a weight; set for instance [{steps: 600, weights: {mntp: 1}}].")
@@ -273,6 +286,11 @@ class AdaptConfig:
         if "msg" in used and not needs_spans:
             raise ConfigError(
                 f"msg generates spans, and under the plan {self.plan!r} they would not be spans; set plan to hybrid."
+            )
+        if "msg" in used and plan.prefix:
+            raise ConfigError(
+                f"under the plan {self.plan!r} every token sees the last one, which may be of a span that msg "
+                "generates; allowed: plans without ~kv."
             )
         if not self.corpus and (used - {"sscl"} or not self.options("sscl").files):  # type: ignore[union-attr]
             raise ConfigError("corpus is empty; give texts, as [{files: texts.jsonl, column: text}].")

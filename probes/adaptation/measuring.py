@@ -78,9 +78,12 @@ class AbilityOptions:
 
     def __post_init__(self) -> None:
         """Refuse numbers that measure nothing (`ConfigError`)."""
-        for name, least in (("rows", 1), ("prefix_words", 1), ("new_tokens", 4), ("max_tokens", 4)):
+        none = dict.fromkeys(("choices", "infillings", "window", "continuations"), 0)
+        for name, least in {"rows": 1, "prefix_words": 1, "new_tokens": 4, "max_tokens": 4, **none}.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least {least}.")
+        if self.spans.seed < 0:
+            raise ConfigError(f"seed is {self.spans.seed}; allowed: 0 or more.")
         if not self.plans:
             raise ConfigError("no plan is given; allowed: mask plans, such as causal and hybrid.")
 
@@ -193,6 +196,7 @@ class _Measuring:
     def measure(self, plans: dict[str, MaskPlan]) -> Measured:
         """Measure everything that the options ask for."""
         options, decoder = self.options, self.model.decoder
+        self._require_options()
         texts = self._draw_texts()
         rows = encode_rows(decoder, [text for _, text in texts], options.spans, template=self.template)
         has_span = [len(row.targets) > 0 for row in rows]
@@ -223,6 +227,22 @@ class _Measuring:
             notes=tuple(self.notes),
         )
         return Measured(scores, infillings, continuations)
+
+    def _require_options(self) -> None:
+        """Refuse what could not be measured after hours of measuring something else."""
+        options, most = self.options, self.model.decoder.description.window
+        if options.window and not 2 <= options.window <= most:
+            raise ConfigError(f"a window of {options.window} tokens cannot be scored; allowed: 2 to {most}.")
+        if options.continuations and options.new_tokens >= most:
+            raise ConfigError(f"{options.new_tokens} new tokens cannot be written; allowed: fewer than {most}.")
+        if options.choices and not draw_stretches(self.articles, most=1, seed=options.spans.seed):
+            raise self._no_stretch()
+
+    def _no_stretch(self) -> InputError:
+        return InputError(
+            f"{self.source} holds no paragraph of five sentences that fits into {self.options.max_tokens} tokens with "
+            "others of its article beside it; leave --choices out, or give longer texts."
+        )
 
     def _draw_texts(self) -> list[tuple[str, str]]:
         """Draw texts that are long enough for the shortest span, each with its unit."""
@@ -275,10 +295,7 @@ class _Measuring:
             progress = self.watcher.extraction(f"choosing, {name}")
             choices = choose(self.model, stretches, plan, template=self.template, progress=progress)
             if not choices.stretches:
-                raise InputError(
-                    f"{self.source} holds no paragraph of five sentences that fits into {options.max_tokens} tokens "
-                    "with others of its article beside it; leave --choices out, or give longer texts."
-                )
+                raise self._no_stretch()
             if name == next(iter(plans)) and len(choices.stretches) < len(stretches):
                 n = len(stretches) - len(choices.stretches)
                 self.notes.append(f"{n:,} of {len(stretches):,} stretches are longer than a row and do not count.")

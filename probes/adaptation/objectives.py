@@ -322,7 +322,7 @@ def find_mask_id(tokenizer: Any, wanted: str = "", *, objective: str = "mntp") -
         return int(tokenizer.mask_token_id)
     token = wanted or FALLBACK
     known = tokenizer.convert_tokens_to_ids(token)
-    if known is not None and known != tokenizer.unk_token_id:
+    if known is not None and (known != tokenizer.unk_token_id or tokenizer.unk_token == token):
         return int(known)
     if not wanted and tokenizer.eos_token_id is not None:  # as LLM2Vec offers
         return int(tokenizer.eos_token_id)
@@ -412,7 +412,7 @@ class Contrast:
             hidden = states[position]
             vectors = torch.split(self._pool(hidden, index_rows(batch.batch, hidden.device)), batch.n_rows)
             losses.append(info_nce(*vectors, temperature=self.options.temperature))
-        return torch.stack([loss.to(losses[0].device) for loss in losses]).mean()
+        return torch.stack(losses).mean()
 
 
 # Texts of an adaptation: rows of tokens of a mixture of corpora, rows of texts that belong together, and the order.
@@ -457,9 +457,12 @@ def read_excluded(names: Sequence[str]) -> Excluded:
     for name in names:
         if name in TASKS:
             task = load_task(name)
-            for split, rows in task.splits.items():
+            for split, rows in task.splits.items() if task.text_columns else ():
                 texts = (text for column in task.text_columns for text in rows[column])
                 sources[f"{name} {split}"] = frozenset(map(overlap_form, texts))
+            rest = frozenset(map(overlap_form, task.plain_texts())).difference(*sources.values())
+            if rest:  # sentences of words, and documents, which belong to no split
+                sources[name] = rest
         elif not Path(name).suffix and not find_file(name).exists():
             raise unknown_name("task to exclude", name, [*TASKS, "a file of texts"])
         else:
@@ -486,6 +489,8 @@ class MixedRows(Generic[Row]):
     digest: str
     has_bos: bool = False
     """Whether every row of tokens begins with the tokenizer's BOS token."""
+    documents: frozenset[str] = frozenset()
+    """Digests of the documents that rows of tokens are of."""
 
     def draw(self, n: int, *, seed: Sequence[int]) -> NDArray[np.int64]:
         """Draw the rows of a whole training: parts by their shares, and each part's rows in one order after another."""
@@ -555,6 +560,8 @@ def read_rows(
 
     def gather(is_held: bool) -> MixedRows[TokenRow]:
         chosen = [document for document in documents if (document[0] in held) == is_held]
+        if is_held:  # looks read the first rows
+            chosen.sort(key=lambda document: document[0])
         rows = tuple(row for _, _, rows in chosen for row in rows)
         part_of = np.array([part for _, part, rows in chosen for _ in rows], np.int64)
         if len({*part_of.tolist()}) < len(parts) and not is_held:
@@ -563,16 +570,24 @@ def read_rows(
                 "training.held_out."
             )
         digest = digest_json([shares.tolist(), [(digest, part) for digest, part, _ in chosen]])
-        return MixedRows(rows, part_of, shares, digest, bool(bos))
+        return MixedRows(rows, part_of, shares, digest, bool(bos), frozenset(held) if is_held else frozenset())
 
     return gather(False), gather(True)
 
 
 def _read_documents(part: CorpusPart, excluded: Excluded) -> Iterator[str]:
+    yield from ("\n".join(paragraphs) for paragraphs in _read_allowed(part, excluded))
+
+
+def _read_allowed(part: CorpusPart, excluded: Excluded) -> Iterator[list[str]]:
     for paragraphs in _read_texts(part):
         kept = [paragraph for paragraph in paragraphs if paragraph.strip() and not excluded.holds([paragraph])]
         if kept:
-            yield "\n".join(kept)
+            yield kept
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _read_texts(part: CorpusPart) -> Iterable[list[str]]:
@@ -598,7 +613,7 @@ def _tokenise(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Itera
     while some := list(islice(texts, TEXTS_PER_CALL)):
         rows = tokenizer(some, add_special_tokens=False, return_attention_mask=False, verbose=False).input_ids
         for text, ids in zip(some, rows, strict=True):
-            yield hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), np.array(ids, np.int64)
+            yield _digest(text), np.array(ids, np.int64)
 
 
 def _cut(ids: NDArray[np.int64], bos: Sequence[int], length: int) -> list[NDArray[np.int64]]:
@@ -611,25 +626,36 @@ def _cut(ids: NDArray[np.int64], bos: Sequence[int], length: int) -> list[NDArra
 
 
 def read_text_rows(
-    options: SscOptions, corpus: Sequence[CorpusPart], *, held_out: int, excluded: Excluded
+    options: SscOptions,
+    corpus: Sequence[CorpusPart],
+    *,
+    held_out: int,
+    excluded: Excluded,
+    held_documents: frozenset[str] = frozenset(),
 ) -> tuple[MixedRows[TextRow], MixedRows[TextRow]]:
     """Read the rows of the contrastive objective to train on, and those held out; rows with an excluded text go.
 
-    No text is in both: rows are held out by the digest of their anchor, and others that share a text with one are not
-    trained on.
+    No text is in both: of a file one row of an anchor is held out, of a corpus the texts of whole documents (those of
+    `held_documents`, which other objectives hold out), and others that share a text with one are not trained on.
 
     Raises:
         UnknownNameError: A column that the file does not have.
         TaskError: An empty text, or too few rows.
     """
     part_of: dict[tuple[str, ...], int] = {}
-    for part, row in _text_rows(options, corpus):
-        if not excluded.holds(row):
-            part_of.setdefault(row, part)
-    order = sorted(part_of, key=lambda row: hashlib.sha256(row[0].encode("utf-8", "surrogatepass")).hexdigest())
-    held, rest = order[:held_out], {*order[held_out:]}
+    key_of: dict[tuple[str, ...], str] = {}
+    for part, row, key in _text_rows(options, corpus, excluded):
+        part_of.setdefault(row, part)
+        key_of.setdefault(row, key)
+    order = sorted(part_of, key=lambda row: key_of[row])
+    if options.files:  # rows of one anchor would be negatives of each other
+        order = list({key_of[row]: row for row in reversed(order)}.values())[::-1]
+    elif held_documents:
+        order = [row for row in order if key_of[row] in held_documents]
+    held = order[:held_out]
+    keys = held_documents if held_documents and not options.files else {key_of[row] for row in held}
     known = {overlap_form(text) for row in held for text in row}
-    trained = [row for row in part_of if row in rest and known.isdisjoint(map(overlap_form, row))]
+    trained = [row for row in part_of if key_of[row] not in keys and known.isdisjoint(map(overlap_form, row))]
     if len(trained) < options.batch or len(held) < 2:
         raise TaskError(
             f"sscl has {len(trained)} rows to train on and {len(held)} held out; allowed: at least a batch of "
@@ -643,6 +669,14 @@ def read_text_rows(
             f"{held_out} rows are held out; give more texts, or lower training.held_out."
         )
     shares = weights / weights.sum()
+    counts = np.bincount([part_of[row] for row in trained], minlength=len(shares))
+    if len(small := np.flatnonzero(counts < np.floor(shares * options.batch))):
+        of_batch, scarce = shares[small[0]] * options.batch, corpus[int(small[0])]
+        raise TaskError(
+            f"sscl has {counts[small[0]]} rows of the corpus {scarce.corpus or Path(scarce.files).name!r}, and a batch "
+            f"takes {of_batch:.0f}, so that one would be in it twice; give more texts, or lower its weight or "
+            "objectives.sscl.batch."
+        )
 
     def gather(some: list[tuple[str, ...]]) -> MixedRows[TextRow]:
         parts = np.array([part_of[row] for row in some], np.int64)
@@ -652,12 +686,15 @@ def read_text_rows(
     return gather(trained), gather(held)
 
 
-def _text_rows(options: SscOptions, corpus: Sequence[CorpusPart]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Give the rows, each with the number of its part of the corpus."""
+def _text_rows(
+    options: SscOptions, corpus: Sequence[CorpusPart], excluded: Excluded
+) -> Iterator[tuple[int, tuple[str, ...], str]]:
+    """Give the rows, each with the number of its part of the corpus, and the digest of its document or anchor."""
     if not options.files:
         for number, part in enumerate(corpus):
-            for paragraphs in _read_texts(part):
-                yield from ((number, (paragraph,)) for paragraph in paragraphs if paragraph.strip())
+            for paragraphs in _read_allowed(part, excluded):
+                key = _digest("\n".join(paragraphs))
+                yield from ((number, (paragraph,), key) for paragraph in paragraphs)
         return
     path = find_file(options.files)
     table = read_raw(path)
@@ -667,6 +704,8 @@ def _text_rows(options: SscOptions, corpus: Sequence[CorpusPart]) -> Iterator[tu
             raise unknown_column(column, table)
     for row in table.rows:
         try:
-            yield 0, tuple(check_text(column, row.values[column]) for column in columns)
+            texts = tuple(check_text(column, row.values.get(column)) for column in columns)
         except BadRow as error:
             raise TaskError(f"{table.location(row)}: {error}") from error
+        if not excluded.holds(texts):
+            yield 0, texts, _digest(texts[0])

@@ -22,7 +22,6 @@ from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import CacheError, IcecoreError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file, write_frame
 from extract.inputs.template import InputTemplate
-from extract.masks.mask_plan import parse_plan
 from extract.masks.mask_rules import draw
 from extract.store.cache import LatentCache, ShardedCache, open_cache
 from extract.store.manifest import STORAGE_DTYPES, flatten
@@ -31,7 +30,7 @@ from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.states import attention_maps
 from probes.adaptation.abilities import ROWS, SCORES, compare_scores, score_screen, verdicts, write_measured
 from probes.adaptation.infilling import DrawnSpans
-from probes.adaptation.measuring import AbilityOptions, measure_abilities
+from probes.adaptation.measuring import WIKITEXT, AbilityOptions, measure_abilities
 from probes.cli.commands import (
     AdaptArgs,
     AttentionArgs,
@@ -507,8 +506,7 @@ def adapt_command(args: AdaptArgs) -> int:
     show_written(adapted.folder, ("adapter_model.safetensors", "adaptation.json", "losses.csv", "held_out.csv"))
     show(adapted.verdict)
     adapters = ",".join((*args.config.decoder.adapters, str(adapted.folder)))  # those that it was trained upon first
-    needs_spans = any(segment.kind.needs_spans for segment in parse_plan(args.config.plan).segments)
-    plan = "bidirectional" if needs_spans else args.config.plan  # which hybrid is where there are no spans
+    plan = args.config.plan.replace("hybrid", "bidirectional")  # which it is where there are no spans
     show(f"probe it with: icecore run CONFIG --decoder.adapter {adapters} --extraction.plan {plan}")
     return 0
 
@@ -548,6 +546,8 @@ def _measured_decoder(args: InfillArgs) -> DecoderSpec:
 
 
 def infill_command(args: InfillArgs) -> int:
+    if "--split" in args.typed and args.texts != WIKITEXT:
+        raise UsageError(f"--split is one of {WIKITEXT}, and the texts come from {args.texts!r}; leave --split out.")
     shortest, longest = map(int, args.span_tokens.split("-"))
     options = {item.name: getattr(args, item.name) for item in fields(AbilityOptions) if item.name != "prefix_words"}
     options |= {"column": args.column or "text", "spans": DrawnSpans(args.spans, shortest, longest, args.seed)}

@@ -4,12 +4,14 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from extract.errors import InputError, TaskError, UnknownNameError
-from probes.adaptation.adapt_config import CorpusPart, SscOptions
+from extract.decoders.decoder_spec import DecoderSpec, MergePart
+from extract.errors import ConfigError, InputError, TaskError, UnknownNameError
+from probes.adaptation.adapt_config import AdaptConfig, CorpusPart, Phase, SscOptions, TrainingSpec
 from probes.adaptation.objectives import (
     Excluded,
     MixedRows,
@@ -19,6 +21,7 @@ from probes.adaptation.objectives import (
     read_rows,
     read_text_rows,
 )
+from probes.data.task_table import load_task
 from tests.extract.tiny_decoders import make_tokenizer
 
 NONE = read_excluded(())
@@ -224,3 +227,75 @@ def test_a_corpus_that_is_excluded_is_a_sentence(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.txt", n=6)
     with pytest.raises(TaskError, match=r"holds no text of at least 8 tokens that is not excluded; give another file"):
         read(CorpusPart(str(path)), excluded=read_excluded([str(path)]))
+
+
+@pytest.mark.parametrize("name", ["words-sample", "odd-sample", "retrieval-sample", "reranking-sample", "class-sample"])
+def test_a_task_that_is_excluded_is_excluded_whole(name: str) -> None:
+    excluded, texts = read_excluded([name]), load_task(name).plain_texts()
+    assert all(excluded.holds([text]) for text in texts)
+
+
+def test_views_are_held_out_with_the_documents_of_other_objectives(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    documents = [
+        [f"The mouse number {k} ran under table {part} of the harbour." for part in range(4)] for k in range(50)
+    ]
+    path.write_text("".join(json.dumps({"text": paragraphs}) + "\n" for paragraphs in documents))
+    part = CorpusPart(str(path))
+    _, held_tokens = read(part, held_out=16, length=64)
+    views, held = read_text_rows(
+        SscOptions(batch=4), [part], held_out=16, excluded=NONE, held_documents=held_tokens.documents
+    )
+    of_view = {paragraph: k for k, paragraphs in enumerate(documents) for paragraph in paragraphs}
+    held_of, of_training = ({of_view[row[0]] for row in rows.rows} for rows in (held, views))
+    assert len(held_tokens.documents) + len(of_training) == 50
+    assert not held_of & of_training
+    alone, held_alone = read_text_rows(SscOptions(batch=4), [part], held_out=16, excluded=NONE)
+    assert not {of_view[row[0]] for row in held_alone.rows} & {of_view[row[0]] for row in alone.rows}
+
+
+def test_an_anchor_is_held_out_once(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [{"anchor": f"Dog {k // 3}.", "positive": f"An animal {k}."} for k in range(120)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trained, held = read_text_rows(SscOptions(files=str(path), batch=4), (), held_out=16, excluded=NONE)
+    anchors = [row[0] for row in held.rows]
+    assert len(set(anchors)) == 16
+    assert len(trained.rows) == 120 - 3 * 16
+    assert not {row[0] for row in trained.rows} & set(anchors)
+
+
+def test_a_scarce_corpus_of_views_is_refused(tmp_path: Path) -> None:
+    parts = [CorpusPart(str(write_lines(tmp_path / f"{n}.txt", n=n, start=n))) for n in (12, 100)]
+    with pytest.raises(TaskError, match=r"sscl has \d+ rows of the corpus '12\.txt', and a batch takes 16"):
+        read_text_rows(SscOptions(batch=32), parts, held_out=4, excluded=NONE)
+
+
+def test_a_row_without_a_column_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"anchor": "a dog", "positive": "an animal"}\n{"anchor": "a cat"}\n')
+    with pytest.raises(TaskError, match=r"line 2: column 'positive' is missing"):
+        read_text_rows(SscOptions(files=str(path), batch=2), (), held_out=2, excluded=NONE)
+
+
+def test_held_out_rows_are_looked_at_in_an_order_of_their_own(tmp_path: Path) -> None:
+    """Not that of the corpus, whose first part would be all that is looked at."""
+    parts = [CorpusPart(str(write_lines(tmp_path / f"{n}.txt", n=200, start=n))) for n in (0, 1000)]
+    _, held = read(*parts, held_out=40, length=64)
+    assert {*held.part_of[:10].tolist()} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"plan": "bidirectional~tp1-2"}, "a placeholder is put before every text"),
+        ({"plan": "hybrid~kv1-2", "phases": (Phase(2, {"msg": 1.0}),)}, "every token sees the last one"),
+        ({"seed": -1}, "seed is -1; allowed: 0 or more"),
+        ({"decoder": DecoderSpec(merge=(MergePart("a", 0.5), MergePart("b", 0.5)))}, "adapt one of its parts"),
+    ],
+)
+def test_settings_that_would_do_nothing_or_harm_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        AdaptConfig(corpus=(CorpusPart("a.txt"),), **change)
+    with pytest.raises(ConfigError, match=r"training\.patience is -3; allowed: 0 for never"):
+        TrainingSpec(patience=-3)
