@@ -32,7 +32,14 @@ from probes.adaptation.adapt import (
     rate_at,
 )
 from probes.adaptation.adapt_config import AdaptConfig, LoraSpec, SscOptions
-from probes.adaptation.objectives import Contrast, load_language_model, read_excluded, read_rows, read_text_rows
+from probes.adaptation.objectives import (
+    Contrast,
+    find_mask_id,
+    load_language_model,
+    read_excluded,
+    read_rows,
+    read_text_rows,
+)
 from probes.fitting import saved_fits
 from tests.extract.tiny_decoders import (
     SENTENCES,
@@ -472,6 +479,21 @@ def test_held_out_losses_are_means_over_targets_and_rows(tmp_path: Path) -> None
     for name, (total, count) in sums.items():
         assert look[name] == pytest.approx(total / count, rel=1e-6)
     assert look["loss"] == pytest.approx(look["mntp"] + 2 * look["msg"] + look["sscl"] / 2, rel=1e-6)
+
+
+def test_targets_that_are_refused_leave_nothing_in_place() -> None:
+    language = pair_language()
+    before = [name for name, _ in language.model.named_modules()]
+    with pytest.raises(DecoderError, match="'input_layernorm' is no linear map"):
+        add_lora(language, LoraSpec(targets=("q_proj", "input_layernorm")), seed=0)
+    assert [name for name, _ in language.model.named_modules()] == before
+
+
+def test_a_mask_token_may_be_the_unknown_one() -> None:
+    tokenizer = pair_tokenizer()
+    assert find_mask_id(tokenizer, "<unk>") == tokenizer.unk_token_id
+    with pytest.raises(ConfigError, match="'<nothing>' is no token of this tokenizer"):
+        find_mask_id(tokenizer, "<nothing>")
 
 
 @pytest.mark.parametrize("name", ["mntp", "mtp"])

@@ -1,12 +1,14 @@
 """Measuring abilities: which texts are drawn, and what comes out."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from extract.errors import ConfigError, InputError, TaskError
 from extract.masks.mask_plan import parse_plan
+from probes.adaptation.abilities import write_measured
 from probes.adaptation.infilling import DrawnSpans, encode_rows, score_rows
 from probes.adaptation.measuring import AbilityOptions, measure_abilities
 from probes.adaptation.objectives import LanguageModel, load_language_model
@@ -117,6 +119,14 @@ def test_texts_without_a_span_are_counted_and_left_out(model: LanguageModel, tmp
         ({"window": 400}, ConfigError, "a window of 400 tokens cannot be scored; allowed: 2 to 256"),
         ({"continuations": 3, "prefix_words": 50}, InputError, "no text of texts.txt begins with 50 words"),
         ({"rows": 0}, ConfigError, "rows is 0; allowed: a whole number of at least 1"),
+        ({"choices": -1}, ConfigError, "choices is -1; allowed: a whole number of at least 0"),
+        ({"continuations": -1}, ConfigError, "continuations is -1; allowed: a whole number of at least 0"),
+        ({"spans": DrawnSpans(seed=-1)}, ConfigError, "seed is -1; allowed: 0 or more"),
+        (
+            {"continuations": 2, "new_tokens": 256},
+            ConfigError,
+            "256 new tokens cannot be written; allowed: fewer than 256",
+        ),
         ({"plans": ()}, ConfigError, "no plan is given"),
     ],
 )
@@ -132,3 +142,22 @@ def test_wikitext_needs_its_folder(model: LanguageModel, monkeypatch: pytest.Mon
     monkeypatch.delenv("ICECORE_DATA", raising=False)
     with pytest.raises(TaskError, match="ICECORE_DATA is not set"):
         measure_abilities(model)
+
+
+@pytest.mark.parametrize("changes", [{"window": 9999}, {"choices": 3}, {"continuations": 1, "new_tokens": 999}])
+def test_what_cannot_be_measured_is_refused_before_anything_is(
+    model: LanguageModel, texts: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.adaptation.measuring.score_rows", None)  # calling it would be a TypeError
+    with pytest.raises((ConfigError, InputError)):
+        measure_abilities(model, AbilityOptions(texts=str(texts), spans=SPANS, **changes))
+
+
+def test_tables_of_an_earlier_measurement_do_not_stay(model: LanguageModel, texts: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    many: dict[str, Any] = {"infillings": 2, "continuations": 2, "new_tokens": 4}
+    for counts in (many, {}):
+        options = AbilityOptions(texts=str(texts), spans=SPANS, plans=("causal",), **counts)
+        write_measured(tmp_path / "out", measure_abilities(model, options))
+        for name in ("infillings", "continuations"):
+            assert (tmp_path / "out" / f"{name}.csv").exists() == bool(counts)

@@ -117,6 +117,7 @@ def test_other_spans_are_refused(desk: Path, tmp_path: Path, capsys: pytest.Capt
         (["--span-tokens", "8"], 1, "'8' is no range of tokens; allowed: the fewest and the most, as 8-32"),
         (["--span-tokens", "9-8"], 1, "3 spans of 9 to 8 tokens cannot be drawn"),
         (["--split", "dev"], 2, "unknown split 'dev'"),
+        (["--split", "test"], 2, "--split is one of wikitext2, and the texts come from"),
         (["--new-tokens", "8"], 2, "--new-tokens does nothing by itself; give it with --continuations"),
     ],
 )
