@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -283,11 +283,12 @@ class RunFolder:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration of a run, its paths found from the run; it cannot ask for code to be run."""
+        """The configuration of a run or sweep, its paths found from it; it cannot ask for code to be run."""
         try:
             place = recorded_place(self.path, self.settings["runs"])
             paths = ConfigPaths(self.path, place, str(self.path / CONFIG))
-            values = paths.read(self.settings)
+            known = {item.name for item in fields(RunConfig)} if "plans" in self.settings else self.settings.keys()
+            values = paths.read({key: value for key, value in self.settings.items() if key in known})
             parts = {
                 "decoder": read_recorded_decoder({**values["decoder"], "trust_remote_code": False}),
                 "extraction": read_spec(values["extraction"]),

@@ -798,11 +798,12 @@ def _choices(run: RunFolder) -> Iterable[tuple[str, tuple[_Place, HeadResult]]]:
 
 
 def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderSpec, str]:
-    """Find what was extracted at a place, of which decoder, and of a sweep over axes the digest of what was fitted."""
+    """Find what was extracted at a place, of which decoder, and of a sweep the digest of what was fitted."""
     if run.values["what"] == "run":
         return run.spec, run.decoder, ""
+    digest = run.values["task"]["digest"]
     if not place.point:
-        return run.spec.with_plan(parse_plan(place.plan)), run.decoder, ""
+        return run.spec.with_plan(parse_plan(place.plan)), run.decoder, run.config.check_heads().digest_fit(digest)
     from probes.runs.grid import PLAN_KEY, set_point
 
     config = run.config  # what is on record as its default was not given, so that the point's template decides it
@@ -815,22 +816,20 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
         settings[PLAN_KEY] = place.plan  # which has shares of the depth as numbers
     at = set_point(config, settings)
     decoder = read_recorded_decoder(to_plain(at.decoder))  # a stranger's point must not choose where it is held
-    return at.extraction, decoder, at.check_heads().digest_fit(run.values["task"]["digest"])
+    return at.extraction, decoder, at.check_heads().digest_fit(digest)
 
 
 def _find_head(
     run: RunFolder, result: HeadResult, place: _Place, spec: ExtractionSpec, fitted: str
 ) -> SavedHead[FittedModule]:
-    """Load the saved head of a run, or of a place of a sweep."""
+    """Load the saved head of a run, or of a place of a sweep: of several of early versions, the last one."""
     if run.values["what"] == "run":
         return load_head(run.heads[result.name][0])
     if not find_head(result.name):  # so that no name leads out of the folder
         raise ValueError(f"it names a head {result.name!r}, which this version does not know")
-    at = f"*-{fitted}"
-    if not fitted:  # the folder of a sweep over plans may hold heads of other rows
-        [cache] = {row.cache for row in read_plans(run.values).plans if row.plan.text == place.plan}
-        at = Path(cache).stem.rpartition("-")[2]
-    paths = sorted((run.path / "heads").glob(f"{at}/{result.name}/**/head.json"), key=lambda path: path.stat().st_mtime)
+    places = [f"*-{fitted}", *["*"] * (not place.point)]  # a folder may hold heads of other rows
+    listed = ((run.path / "heads").glob(f"{at}/{result.name}/**/head.json") for at in places)
+    paths = sorted(next(filter(None, map(list, listed)), []), key=lambda path: path.stat().st_mtime)
     heads = [load_head(path.parent) for path in paths]
     first = next(iter(spec.readings.values()))  # whose plan and template are on record for those of views
     matches = [saved for saved in heads if saved.record.latents.get("plan") == first.mask_plan.text]

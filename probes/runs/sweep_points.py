@@ -253,11 +253,10 @@ class Sweep:
     def evaluate(self, point: Point, config: RunConfig, task: Task) -> PlanScores:
         """Fit heads at a point; points with the same latents and heads share the fits, by the name of their folder."""
         cache = self.caches.of[point.label]
-        folder = self.folder / "heads" / cache.manifest.short_id
+        fitted = point.config.digest_fit(self.tasks[point.label].digest())
+        folder = self.folder / "heads" / f"{cache.manifest.short_id}-{fitted}"
         if self.grid.is_of_plans:
             return evaluate_plan(config, task, point.plan, cache, folder)
-        fitted = point.config.digest_fit(self.tasks[point.label].digest())
-        folder = folder.with_name(f"{folder.name}-{fitted}")
         row = evaluate_plan(config, task, point.plan, cache, folder, adds_zero_shot=False)
         decoder: DecoderInfo = cache.manifest.provenance["decoder"]
         passes = cache.views.values() if isinstance(cache, ViewCache) else [cache]  # those of one file are one
