@@ -214,7 +214,7 @@ def test_the_page_says_what_names_gain_on_one_kind_of_device() -> None:
     assert f"siamese head has {scores[0]:.1f}, `bidirectional` without training {scores[1]:.1f}." in page
     own = rows["mtp", "siamese-cosine"]
     assert (
-        f"repairs half of it: {100 * own['test']:.1f}, still {fall((own['difference'], own['low'], own['high']), 100)}"
+        f"repairs half of it: {100 * own['test']:.1f}, still {fall([own['difference'], own['low'], own['high']], 100)}"
         in page
     )
     assert max(own["p_value"], rows["mntp", "siamese-cosine"]["p_value"]) < 0.05

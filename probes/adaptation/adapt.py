@@ -443,11 +443,11 @@ class Adaptation(lightning.LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make AdamW, and the learning rate's rise and fall."""
-        options, steps = self.config.training, self.config.steps
+        options = self.config.training
         optimiser = torch.optim.AdamW(
             self.weights.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(self.config, step, steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(self.config, step))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
@@ -459,23 +459,24 @@ class Adaptation(lightning.LightningModule):
         self.steps, self.looks = (list(cast("Losses", checkpoint[key])) for key in ("steps", "looks"))
 
 
-def rate_at(config: AdaptConfig, step: int, steps: int) -> float:
+def rate_at(config: AdaptConfig, step: int) -> float:
     """Return the learning rate at a step, from 0, as a share of the largest.
 
     Example:
-        >>> from probes.adaptation.adapt_config import CorpusPart, TrainingSpec
-        >>> config = AdaptConfig(corpus=(CorpusPart("a.txt"),), training=TrainingSpec(warmup=0.1))
-        >>> [rate_at(config, step, 100) for step in (0, 9, 10, 55, 100)]
+        >>> from probes.adaptation.adapt_config import CorpusPart, Phase, TrainingSpec
+        >>> training, phases = TrainingSpec(warmup=0.1), (Phase(100, {"mntp": 1.0}),)
+        >>> config = AdaptConfig(corpus=(CorpusPart("a.txt"),), training=training, phases=phases)
+        >>> [rate_at(config, step) for step in (0, 9, 10, 55, 100)]
         [0.1, 1.0, 1.0, 0.5, 0.0]
     """
-    options = config.training
+    options, steps = config.training, config.steps
     warm = round(options.warmup * steps)
     if step < warm:
         return (step + 1) / warm
     done = (step - warm) / max(1, steps - warm)
     if options.schedule == "constant":
         return 1.0
-    return max(0.0, 1 - done) if options.schedule == "linear" else 0.5 * (1 + float(np.cos(np.pi * min(1.0, done))))
+    return 1 - done if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
 
 class _Steps(Callback):

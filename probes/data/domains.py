@@ -108,7 +108,7 @@ def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str =
     """
     local = need_local("mqp", folder, example="mqp.csv")
     table = read_raw(local.find("mqp.csv"), FileOptions(header=False, columns=MQP_COLUMNS))
-    table = rename_labels(table, {"0": MQP_CLASSES[0], "1": MQP_CLASSES[1]}, column="label")
+    table = rename_labels(table, {"0": MQP_CLASSES[0], "1": MQP_CLASSES[1]})
     fields = class_fields("question_1", text2="question_2", group="question_1")
     rows = check_rows({None: table}, fields, source=local.source("mqp.csv"), bad_rows=bad_rows)
     return assemble_task(

@@ -440,11 +440,11 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
     return RawTable(str(path), "row", ("text", "label", "sentence"), rows)
 
 
-def rename_labels(table: RawTable, names: Mapping[str, str], *, column: str) -> RawTable:
-    """Replace the codes of a label column by their names; a code without a name stays, and is rejected later."""
+def rename_labels(table: RawTable, names: Mapping[str, str]) -> RawTable:
+    """Replace the codes of the column `label` by their names; a code without a name stays, and is rejected later."""
     rows = [
-        replace(row, values={**row.values, column: names.get(str(row.values[column]).strip(), row.values[column])})
-        if column in row.values
+        replace(row, values={**row.values, "label": names.get(str(row.values["label"]).strip(), row.values["label"])})
+        if "label" in row.values
         else row
         for row in table.rows
     ]

@@ -29,8 +29,6 @@ from probes.metrics.significance import best_set
 Label = TypeVar("Label")
 Worth = Callable[[Bool[np.ndarray, "M L"]], Float[np.ndarray, "M *R"]]
 """Scores `M` sets of players; further axes are seeds and resamples of the same score."""
-UNREAD_RESAMPLES = 2
-"""Resamples for intervals that are not reported."""
 MOST_EXACT = 12
 """Most players for which all sets are scored."""
 
@@ -45,7 +43,7 @@ class Shapley:
     all: Float[np.ndarray, "*R"]
 
 
-def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200, seed: int = 0) -> Shapley:
+def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200) -> Shapley:
     """Compute the Shapley value of every player: exactly up to 12 of them, else from drawn orders.
 
     Orders are drawn in pairs, each with its reverse, which removes most of the noise (Castro et al. 2009 for drawn
@@ -60,7 +58,7 @@ def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200, seed: i
         raise InputError(f"the number of orders is {n_orders}; allowed: an even number of at least 4.")
     if n_players <= MOST_EXACT:
         return _exact(worth, n_players)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     permutations = [rng.permutation(n_players) for _ in range(n_orders // 2)]
     orders = np.array([order for one in permutations for order in (one, one[::-1])])
     ranks = orders.argsort(1)
@@ -355,7 +353,7 @@ class HeadStudy:
         context, split, parts = self.context, self.split, self.parts
         scores, task = _score_layers(parts, self.resampling), control_task(context.task, self.kind, control, 0)
         folder = context.folder / "controls" / f"{control}_0"
-        quick = replace(context, task=task, folder=folder, n_resamples=UNREAD_RESAMPLES, has_details=False)
+        quick = replace(context, task=task, folder=folder, n_resamples=2, has_details=False)
         result = HEADS[self.resolved.name].evaluate(self.resolved, quick, self.reporter)
         refitted = _score_layers(ablate(self.resolved, quick, result, split, self.reporter), self.resampling)
         note, confidence = CONTROLS[control], self.options.confidence

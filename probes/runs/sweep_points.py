@@ -565,22 +565,19 @@ def make_transfer(
     return Transfer(name, over, chosen_on, tuple(parts), mean, low, high, spread)
 
 
-def mean_gain_interval(
-    draws: Float[np.ndarray, "T R"], *, confidence: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    """Return the interval of the mean gain over `T` tasks or sources, from gains of `R` resamples of the rows of each.
+def mean_gain_interval(draws: Float[np.ndarray, "T R"]) -> tuple[float, float]:
+    """Return the interval of 95 % of the mean gain over `T` tasks or sources, from `R` resamples of their rows.
 
     Every resample draws as many parts as there are, with replacement, and of each the gain of a resample of its rows
     (a bootstrap of two levels). With few parts it is rough. Resamples in which a part has no score are left out.
     """
     n_parts, n_resamples = draws.shape
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     parts = rng.integers(n_parts, size=(n_resamples, n_parts))
     rows = rng.integers(n_resamples, size=(n_resamples, n_parts))
     drawn = draws[parts, rows]
     means = drawn.mean(axis=1)[np.isfinite(drawn).all(axis=1)]
     if not len(means):
         return math.nan, math.nan
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
+    low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

@@ -191,7 +191,6 @@ class Batcher:
         self._lock = threading.Lock()
         self.n_rows = 0
         """Rows that wait or are predicted."""
-        self.n_batches = 0
         self._thread = threading.Thread(target=self._work, name="predictions", daemon=True)
 
     def start(self) -> None:
@@ -233,7 +232,6 @@ class Batcher:
                     key = (id(job.scorer), job.with_probabilities, job.is_clipped)
                     groups.setdefault(key, []).append(job)
             for group in groups.values():
-                self.n_batches += 1
                 _answer(group)
             pending = pending or [self._jobs.get()]
 

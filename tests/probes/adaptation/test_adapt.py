@@ -339,7 +339,7 @@ def test_losses_are_those_of_a_plain_loop(tmp_path: Path, uses_all: bool) -> Non
             model = get_peft_model(language.model, peft_config)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(weights, lr=0.01, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(config, step, 10))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(config, step))
     losses = dict[str, list[float]]()
     for step in range(10):
         of_step = plain_losses(model, data, step)
