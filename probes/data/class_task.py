@@ -399,7 +399,10 @@ def _draw_all(
 def _keep_official(
     rows: Sequence[CheckedRow], labels: Sequence[int], *, task: str, rule: SplitRule
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
-    if without := [row for row in rows if row.split is None]:
+    without = [row for row in rows if row.split is None]
+    if len(without) == len(rows):
+        raise TaskError(f"task {task!r} has no row with a split: name their column, or leave `split: given` out.")
+    if without:
         raise TaskError(
             f"task {task!r} has {len(without)} rows without a split beside others with one (the first in "
             f"{without[0].location}): give every row a split, or none."

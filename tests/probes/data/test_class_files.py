@@ -145,6 +145,10 @@ def test_numbers_of_delimited_text_are_places_too(tmp_path: Path) -> None:
     }
 
 
+def test_given_splits_must_be_there(tmp_path: Path) -> None:
+    assert "has no row with a split: name their column" in fails(save(tmp_path / "c.csv", [HEADER, *GOOD]), split="given")
+
+
 def test_labels_of_two_signs_are_texts(tmp_path: Path) -> None:
     lines = ["text,label", *(f"text number {k},{'--1' if k % 2 else '--2'}" for k in range(40))]
     assert read_class_files(save(tmp_path / "a.csv", lines)).class_names == ("--1", "--2")
