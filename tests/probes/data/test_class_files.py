@@ -146,7 +146,8 @@ def test_numbers_of_delimited_text_are_places_too(tmp_path: Path) -> None:
 
 
 def test_given_splits_must_be_there(tmp_path: Path) -> None:
-    assert "has no row with a split: name their column" in fails(save(tmp_path / "c.csv", [HEADER, *GOOD]), split="given")
+    path = save(tmp_path / "c.csv", [HEADER, *GOOD])
+    assert "has no row with a split: name their column" in fails(path, split="given")
 
 
 def test_labels_of_two_signs_are_texts(tmp_path: Path) -> None:
