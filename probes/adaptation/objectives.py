@@ -647,19 +647,22 @@ def read_text_rows(
     for part, row, key in _text_rows(options, corpus, excluded):
         part_of.setdefault(row, part)
         key_of.setdefault(row, key)
+    if not options.files and len({*key_of.values()}) == 1:  # one document, which cannot be held out whole
+        key_of = {row: _digest(row[0]) for row in key_of}
     order = sorted(part_of, key=lambda row: key_of[row])
     if options.files:  # rows of one anchor would be negatives of each other
         order = list({key_of[row]: row for row in reversed(order)}.values())[::-1]
-    elif held_documents:
-        order = [row for row in order if key_of[row] in held_documents]
+    elif held_documents:  # which may be long and few, where two texts are needed
+        order = sorted(order, key=lambda row: key_of[row] not in held_documents)
+        held_out = min(held_out, max(2, sum(key_of[row] in held_documents for row in order)))
     held = order[:held_out]
-    keys = held_documents if held_documents and not options.files else {key_of[row] for row in held}
+    keys = {key_of[row] for row in held} | (frozenset() if options.files else held_documents)
     known = {overlap_form(text) for row in held for text in row}
     trained = [row for row in part_of if key_of[row] not in keys and known.isdisjoint(map(overlap_form, row))]
     if len(trained) < options.batch or len(held) < 2:
         raise TaskError(
             f"sscl has {len(trained)} rows to train on and {len(held)} held out; allowed: at least a batch of "
-            f"{options.batch}, and 2. Give more rows, or lower objectives.sscl.batch."
+            f"{options.batch}, and 2. Give more rows, or lower objectives.sscl.batch or training.held_out."
         )
     weights = np.ones(1) if options.files else np.array([part.weight for part in corpus])
     if empty := {*range(len(weights))} - {part_of[row] for row in trained}:

@@ -263,7 +263,8 @@ def hold_out(
     if not 0 < share <= 0.5:
         raise TaskError(f"the validation share is {share:g}, but a number above 0 and at most 0.5 is needed.")
     if groups is not None:
-        part = Fraction(share).limit_denominator(max(MOST_FOLDS, round(1 / share)))
+        n_possible = min(MOST_FOLDS, len(set(groups)) // 3, max(Counter(labels.tolist()).values(), default=0))
+        part = Fraction(share).limit_denominator(max(n_possible, round(1 / share)))
         return np.asarray(_group_folds(labels, groups, n_folds=part.denominator, seed=seed) < part.numerator)
     firsts, copy_of = _firsts(copies, len(labels))
     marked = np.zeros(len(firsts), dtype=bool)

@@ -603,17 +603,15 @@ def read_rows(files: Files, fields: Fields, options: FileOptions) -> FileRows:
     if split_column is None and None in tables and "split" in tables[None].columns:
         split_column = "split"
     if options.decimal == ",":
-        fields = {
-            name: (column, partial(_check_with_comma, check) if getattr(check, "func", check) is check_gold else check)
-            for name, (column, check) in fields.items()
-        }
+        fields = {name: (column, partial(_check_with_comma, check)) for name, (column, check) in fields.items()}
     source = ", ".join(map(str, paths.values()))
     return check_rows(tables, fields, source=source, split_column=split_column or None, bad_rows=options.bad_rows)
 
 
 def _check_with_comma(check: Callable[[str, object], object], column: str, value: object) -> object:
-    """Check a number, which gets a point for a decimal comma."""
-    if isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
+    """Check a value; a number with a decimal comma gets a point, unless a text or a name is needed."""
+    is_name = getattr(check, "func", check) in (check_text, check_label, check_group)
+    if not is_name and isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
         value = value.replace(",", ".")
     return check(column, value)
 

@@ -303,9 +303,9 @@ def read_findings(values: object) -> HeadFindings:
 
 
 MOST_HALF = 60_000
+"""Numbers below it fit half floats; others are kept in single precision."""
 FINEST = 0.05
 """Step of a half float, as a share of the spread of the numbers of a layer; where it is larger they are kept whole."""
-"""Numbers below it fit half floats; others are kept in single precision."""
 MOST_BYTES = 1 << 30
 """Of a file that is read, once unpacked."""
 

@@ -449,9 +449,9 @@ def short_key(key: str) -> str:
     """
     parts = key.split(".")
     if parts[0] == "heads" and len(parts) == 3:
-        return parts[2]
+        return parts[2] if parts[2] not in RESERVED else f"{parts[1]}.{parts[2]}"
     names = (".".join(parts[k:]) for k in range(len(parts) - 1, -1, -1))
-    return next((name for name in names if _is_key(name) and _key(name) == key), key)
+    return next((name for name in names if name not in RESERVED and _is_key(name) and _key(name) == key), key)
 
 
 def _ratio_axis(values: object, config: RunConfig) -> Axis:

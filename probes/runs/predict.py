@@ -822,14 +822,14 @@ def _find_point(run: RunFolder, place: _Place) -> tuple[ExtractionSpec, DecoderS
 def _find_head(
     run: RunFolder, result: HeadResult, place: _Place, spec: ExtractionSpec, fitted: str
 ) -> SavedHead[FittedModule]:
-    """Load the saved head of a run, or of a place of a sweep: of several of early versions, the last one."""
+    """Load the saved head of a run, or of a place of a sweep: of several of one place, the last one."""
     if run.values["what"] == "run":
         return load_head(run.heads[result.name][0])
     if not find_head(result.name):  # so that no name leads out of the folder
         raise ValueError(f"it names a head {result.name!r}, which this version does not know")
-    places = [f"*-{fitted}", *["*"] * (not place.point)]  # a folder may hold heads of other rows
-    listed = ((run.path / "heads").glob(f"{at}/{result.name}/**/head.json") for at in places)
-    paths = sorted(next(filter(None, map(list, listed)), []), key=lambda path: path.stat().st_mtime)
+    folder, end = run.path / "heads", f"-{fitted}"  # which may hold heads of other rows, or of early versions
+    paths = list(folder.glob(f"{'*' + end if place.point else '*'}/{result.name}/**/head.json"))
+    paths.sort(key=lambda path: (path.relative_to(folder).parts[0].endswith(end), path.stat().st_mtime))
     heads = [load_head(path.parent) for path in paths]
     first = next(iter(spec.readings.values()))  # whose plan and template are on record for those of views
     matches = [saved for saved in heads if saved.record.latents.get("plan") == first.mask_plan.text]

@@ -299,3 +299,17 @@ def test_settings_that_would_do_nothing_or_harm_are_refused(change: dict[str, An
         AdaptConfig(corpus=(CorpusPart("a.txt"),), **change)
     with pytest.raises(ConfigError, match=r"training\.patience is -3; allowed: 0 for never"):
         TrainingSpec(patience=-3)
+
+
+def test_views_of_one_document_and_of_long_held_ones_are_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": [f"The mouse {k} ran under the table." for k in range(300)]}) + "\n")
+    rows, held = read_text_rows(SscOptions(batch=4), [CorpusPart(str(path))], held_out=16, excluded=NONE)
+    assert (len(rows.rows), len(held.rows)) == (284, 16)
+    lines = CorpusPart(str(write_lines(tmp_path / "b.txt", n=40)))
+    _, tokens = read(lines, held_out=1, length=64)
+    assert len(tokens.documents) == 1
+    rows, held = read_text_rows(
+        SscOptions(batch=4), [lines], held_out=16, excluded=NONE, held_documents=tokens.documents
+    )
+    assert (len(rows.rows), len(held.rows)) == (38, 2)

@@ -160,4 +160,6 @@ def test_groups_are_held_out_by_their_share(share: float) -> None:
     groups = [f"g{k % 60}" for k in range(240)]
     marked = hold_out(np.arange(240) % 2, share=share, seed=0, groups=groups)
     assert abs(marked.mean() - share) < 0.02
+    few = [f"g{k % 12}" for k in range(240)]  # as near as so few groups come
+    assert abs(hold_out(np.arange(240) % 2, share=share, seed=0, groups=few).mean() - share) < 0.11
     assert not {groups[k] for k in np.flatnonzero(marked)} & {groups[k] for k in np.flatnonzero(~marked)}

@@ -313,3 +313,11 @@ def test_a_question_whose_word_is_missing_is_named_or_dropped(tmp_path: Path) ->
         assert any("dropped" in note or "left out" in note for note in task.notes), task.notes
     with pytest.raises(TaskError, match="`sentences` names 1 columns; name 4"):
         read_sense_files(file, sentences=("a",))
+
+
+def test_grades_of_pairs_may_have_decimal_commas(tmp_path: Path) -> None:
+    rows = [f"left {k};right {k};{k % 6},5" for k in range(60)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["text1;text2;label", *rows]), encoding="utf-8")
+    options = {"delimiter": ";", "decimal": ",", "alike_from": 3.0}
+    task = load_task("pair-class-files", files=str(tmp_path / "pairs.csv"), **options)
+    assert sum(sum(task.rows(split)["label"]) for split in task.splits) == 30

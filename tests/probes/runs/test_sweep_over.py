@@ -30,7 +30,7 @@ from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, 
 from probes.runs import sweep_caches, sweep_points, sweep_run
 from probes.runs.config_file import read_config
 from probes.runs.folder import RunFolder, find_finished
-from probes.runs.grid import grid_of, plan_grid
+from probes.runs.grid import grid_of, plan_grid, short_key
 from probes.runs.predict import ChosenEncoder
 from probes.runs.probe import Encoder
 from probes.runs.results import layers_across, results
@@ -929,3 +929,8 @@ def test_a_reference_of_a_file_may_be_a_plain_value(
 def test_an_axis_has_no_name_of_a_column(name: str, config: RunConfig) -> None:
     with pytest.raises(ConfigError, match=f"the axis '{name}' has the name of a column of every sweep"):
         grid_of(replace(config, sweep={"over": {name: {"a": {"poolings": ["mean"]}, "b": {"poolings": ["last"]}}}}))
+
+
+def test_a_key_with_the_name_of_a_column_keeps_a_longer_one(config: RunConfig) -> None:
+    assert grid_of(config, ["pretraining.seed=0,1"]).axes == ("pretraining.seed",)
+    assert short_key("heads.few-shot-probe.seed") == "few-shot-probe.seed"
