@@ -127,7 +127,7 @@ SPLIT_NOTE = "splits drawn: "
 N_FOLDS = 10
 """Groups are cut into ten parts: eight to train, one each to validation and test."""
 MOST_FOLDS = 20
-"""Folds of groups, of which as many are held out as come nearest to a share; more where it is smaller than a fold."""
+"""Folds of groups, of three each, of which as many are held out as come nearest to a share; more for a smaller one."""
 RARE, SPLIT = ("error", "drop"), ("auto", "given")
 
 
