@@ -256,7 +256,8 @@ class Sweep:
         fitted = point.config.digest_fit(self.tasks[point.label].digest())
         folder = self.folder / "heads" / f"{cache.manifest.short_id}-{fitted}"
         if self.grid.is_of_plans:
-            return evaluate_plan(config, task, point.plan, cache, folder)
+            early = folder.with_name(cache.manifest.short_id)  # of early versions, whose fits are found
+            return evaluate_plan(config, task, point.plan, cache, early if early.exists() else folder)
         row = evaluate_plan(config, task, point.plan, cache, folder, adds_zero_shot=False)
         decoder: DecoderInfo = cache.manifest.provenance["decoder"]
         passes = cache.views.values() if isinstance(cache, ViewCache) else [cache]  # those of one file are one
