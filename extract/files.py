@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from extract.errors import ConfigError, DecoderError, DiskFullError, IcecoreError
 
 if TYPE_CHECKING:
+    from _csv import Reader
+
     import numpy as np
     import pandas as pd
     import torch
@@ -273,9 +275,18 @@ def write_frame(frame: "pd.DataFrame") -> str:
     return str(safe.to_csv(index=False, lineterminator="\r\n"))
 
 
+def csv_records(
+    lines: Iterable[str], delimiter: str = ",", *, has_quotes: bool = True, is_strict: bool = False
+) -> "Reader":
+    """Make a reader of the csv module for cells of any length; its own limit is 131,072 characters."""
+    csv.field_size_limit(2**31 - 1)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
+    return csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=is_strict)
+
+
 def read_csv(text: str) -> list[list[str]]:
     """Read what `write_csv` or `write_frame` wrote, names of columns first, with the texts that were written."""
-    return [[plain_text(cell) for cell in row] for row in csv.reader(StringIO(text, newline=""))]
+    return [[plain_text(cell) for cell in row] for row in csv_records(StringIO(text, newline=""))]
 
 
 def _is_number(text: str) -> bool:

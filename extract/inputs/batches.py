@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.errors import NAME_COLUMN, InputError, first_line, require_name, unknown_name
+from extract.files import csv_records
 from extract.inputs.joined_text import CONTEXT, PADDING, TEXT
 from extract.inputs.tokens import EncodedText
 
@@ -313,12 +314,19 @@ def _read_objects(file: Path, column: str) -> Iterator[str]:
 
 def _read_table(file: Path, column: str) -> Iterator[str]:
     with file.open(encoding="utf-8-sig", newline="") as lines:
-        rows = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True)
-        if rows.fieldnames is None:
-            raise InputError(f"the file {str(file)!r} is empty; it needs a header that names its columns, and rows.")
-        require_name(f"column of {str(file)!r}", column, rows.fieldnames, hint=NAME_COLUMN)
+        rows = csv_records(lines, "\t" if file.suffix.lower() == ".tsv" else ",", is_strict=True)
         try:
-            yield from (row[column] for row in rows)
+            names = next(rows, None)
+            if names is None:
+                raise InputError(
+                    f"the file {str(file)!r} is empty; it needs a header that names its columns, and rows."
+                )
+            require_name(f"column of {str(file)!r}", column, names, hint=NAME_COLUMN)
+            at = names.index(column)
+            for row in filter(None, rows):
+                if len(row) <= at:
+                    raise ValueError(f"line {rows.line_num}: {len(row)} instead of {len(names)} columns")
+                yield row[at]
         except csv.Error as error:
             raise ValueError(f"line {rows.line_num}: {error}") from error
 

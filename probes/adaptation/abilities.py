@@ -15,7 +15,7 @@ from rich.box import SIMPLE
 from rich.table import Table as ScreenTable
 
 from extract.errors import HeadError, first_line, printable
-from extract.files import digest_bytes, read_csv, read_file, write_csv, write_file
+from extract.files import digest_bytes, read_csv, read_file, remove_file, write_csv, write_file
 from extract.records import Values
 from probes.metrics.bootstrap import (
     DEFAULT,
@@ -397,7 +397,7 @@ def write_measured(folder: Path, measured: "Measured", *, formats: Sequence[str]
     compared = compare_scores([scores], [scores.name])
     texts = _texts_to_read(measured)
     for name in ("infillings", "continuations"):  # those of an earlier measurement
-        (folder / f"{name}.csv").unlink(missing_ok=True)
+        remove_file(folder / f"{name}.csv")
     for name, _, table in texts:
         write_file(folder / f"{name}.csv", write_csv([table.columns, *table.rows]))
     write_scores(folder, scores)

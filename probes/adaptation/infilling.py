@@ -399,6 +399,13 @@ AT_ONCE = 32
 """Continuations that are generated together."""
 
 
+def require_window(decoder: Decoder, n_tokens: int) -> None:
+    """Refuse windows of a token, and longer ones than the decoder's (`ConfigError`)."""
+    most = decoder.description.window
+    if not 2 <= n_tokens <= most:
+        raise ConfigError(f"a window of {n_tokens} tokens cannot be scored; allowed: 2 to {most}, the decoder's own.")
+
+
 def cut_windows(
     decoder: Decoder, text: str, *, n_tokens: int, template: InputTemplate | None = None
 ) -> Iterator[ScoredRow]:
@@ -407,9 +414,7 @@ def cut_windows(
     All tokens of a window but the first are scored, and of WikiText's `<unk>` and `<formula>` none is. A rest of one
     token is left out. `ConfigError` for a window that is longer than the decoder's.
     """
-    most = decoder.description.window
-    if not 2 <= n_tokens <= most:
-        raise ConfigError(f"a window of {n_tokens} tokens cannot be scored; allowed: 2 to {most}, the decoder's own.")
+    require_window(decoder, n_tokens)
     [item] = Tokeniser(decoder.tokenizer, template or InputTemplate())([text])
     is_special = item.roles == SPECIAL
     n_before = int(is_special.cumprod().sum())  # BOS

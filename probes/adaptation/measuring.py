@@ -29,6 +29,7 @@ from probes.adaptation.infilling import (
     rep_n,
     rep_sentences,
     require_no_leak,
+    require_window,
     score_rows,
 )
 from probes.adaptation.objectives import LanguageModel, load_language_model
@@ -231,8 +232,8 @@ class _Measuring:
     def _require_options(self) -> None:
         """Refuse what could not be measured after hours of measuring something else."""
         options, most = self.options, self.model.decoder.description.window
-        if options.window and not 2 <= options.window <= most:
-            raise ConfigError(f"a window of {options.window} tokens cannot be scored; allowed: 2 to {most}.")
+        if options.window:
+            require_window(self.model.decoder, options.window)
         if options.continuations and options.new_tokens >= most:
             raise ConfigError(f"{options.new_tokens} new tokens cannot be written; allowed: fewer than {most}.")
         if options.choices and not draw_stretches(self.articles, most=1, seed=options.spans.seed):

@@ -457,7 +457,7 @@ def read_excluded(names: Sequence[str]) -> Excluded:
     for name in names:
         if name in TASKS:
             task = load_task(name)
-            for split, rows in task.splits.items() if task.text_columns else ():
+            for split, rows in task.splits.items():
                 texts = (text for column in task.text_columns for text in rows[column])
                 sources[f"{name} {split}"] = frozenset(map(overlap_form, texts))
             rest = frozenset(map(overlap_form, task.plain_texts())).difference(*sources.values())
@@ -570,7 +570,7 @@ def read_rows(
                 "training.held_out."
             )
         digest = digest_json([shares.tolist(), [(digest, part) for digest, part, _ in chosen]])
-        return MixedRows(rows, part_of, shares, digest, bool(bos), frozenset(held) if is_held else frozenset())
+        return MixedRows(rows, part_of, shares, digest, bool(bos), frozenset(digest for digest, *_ in chosen))
 
     return gather(False), gather(True)
 

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from extract.errors import TaskError
+from extract.files import csv_records
 from extract.records import Values
 from probes.data.splits import canonical_split
 from probes.data.table_files import (
@@ -28,7 +29,6 @@ from probes.data.table_files import (
     WORD_SUFFIXES,
     FileOptions,
     RawTable,
-    csv_records,
     inner_suffix,
     read_bytes,
     read_raw,

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, UnknownNameError, first_line, looked_in, require_name, unknown_name
-from extract.files import PACKED_TIMES, unpack
+from extract.files import PACKED_TIMES, csv_records, unpack
 from probes.data.splits import SPLITS, canonical_split, files_by_split
 
 PACKED = ".gz"
@@ -264,13 +264,6 @@ def read_raw(path: Path, options: FileOptions = DEFAULT_FILES, *, goes_on: bool 
     if not table.rows:
         raise TaskError(f"{path} has no rows (only a header, blank lines or an empty list).")
     return table
-
-
-def csv_records(lines: Sequence[str], delimiter: str, *, has_quotes: bool, is_strict: bool = False) -> Any:
-    """Make a reader of the csv module for fields of any length; its own limit is 131,072 characters."""
-    csv.field_size_limit(2**31 - 1)
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE
-    return csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=is_strict)
 
 
 # Delimited text is read by the csv module, not by the CSV builder of `datasets`: that one goes through pandas, where

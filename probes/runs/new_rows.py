@@ -1,15 +1,15 @@
 """New rows of files and messages, read as a run read its own; a row that cannot be read has a reason instead."""
 
-import csv
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from extract.errors import InputError, TaskError, UnknownNameError, first_line, unknown_name
+from extract.files import csv_records
 from extract.inputs.joined_text import JoinedText
 from extract.records import Values
 from extract.registry import resolve
@@ -200,9 +200,8 @@ class RowReader:
             yield run
         else:
             names, delimiter = tuple(run.columns or ()), run.delimiter or DELIMITERS[inner_suffix(path)]
-            quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if run.quoting else csv.QUOTE_NONE
             lines = split_lines(read_text(path, encoding=run.encoding, escapes_bytes=True))
-            width = len(next(filter(None, csv.reader(lines, delimiter=delimiter, quoting=quoting)), []))
+            width = len(next(filter(None, csv_records(lines, delimiter, has_quotes=run.quoting)), []))
             shorter = tuple(name for name in names if name != self.gold)
             yield replace(run, columns=shorter if width == len(shorter) < len(names) else names)
         if inner_suffix(path) in TABLES:

@@ -50,3 +50,8 @@ def test_a_frame_is_safe_and_its_numbers_stay() -> None:
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_a_carriage_return_within_a_text_begins_no_row(newline: str) -> None:
     assert write_csv([["a\r=1+1", "b"]], newline=newline) == f'"a\r=1+1",b{newline}'
+
+
+def test_a_cell_of_any_length_comes_back() -> None:
+    rows = [["text"], ["x" * 200_000]]
+    assert read_csv(write_csv(rows)) == rows

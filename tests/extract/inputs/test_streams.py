@@ -113,3 +113,12 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").touch()
     with pytest.raises(InputError, match=r"the file .*empty\.csv' is empty; it needs a header"):
         list(stream_texts(tmp_path / "empty.csv"))
+
+
+def test_a_cell_of_any_length_is_read_and_a_short_row_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text("id,text\n1," + "x" * 200_000 + "\n\n2,short\n", encoding="utf-8")
+    assert list(map(len, stream_texts(path))) == [200_000, 5]
+    path.write_text("id,text\n1,a\n2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="line 3: 1 instead of 2 columns"):
+        list(stream_texts(path))
