@@ -59,7 +59,7 @@ class LanguageModel:
         with _body_gives(self.model, hidden.unsqueeze(0)):
             ids = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
             logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
-        return logits[0]
+        return logits.squeeze(0)  # unlike an index, it has gradients without a copy
 
     def losses(self, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
         """Compute the cross-entropy of every target in nats, in chunks of at most `MOST_LOGITS` logits.
@@ -67,18 +67,28 @@ class LanguageModel:
         Gradients reach the states, and no logits are kept for them: each chunk computes its own at once. The head is
         frozen, so it has none.
         """
-        losses: Tensor = _ChunkedLoss.apply(hidden, targets, self)  # type: ignore[no-untyped-call]
+        with _cast_head(self.model):
+            losses: Tensor = _ChunkedLoss.apply(hidden, targets, self)  # type: ignore[no-untyped-call]
         return losses
-
-    def chunk_losses(self, hidden: Float[Tensor, "N D"], targets: Int[Tensor, " N"]) -> Float[Tensor, " N"]:
-        """Compute the cross-entropy of every target, with all logits in memory."""
-        return nn.functional.cross_entropy(self.logits(hidden).float(), targets, reduction="none")
 
 
 def _head_of(model: PreTrainedModel) -> Any:
     """Return the module that scores tokens; None where there is none."""
     untyped: Any = model
     return untyped.get_output_embeddings()
+
+
+@contextmanager
+def _cast_head(model: PreTrainedModel) -> Iterator[None]:
+    """Cast a frozen head once for all chunks, which autocasting would do for each, until the `with` block ends."""
+    head = _head_of(model)
+    device = head.weight.device.type
+    if torch.is_autocast_enabled(device):
+        weight = head.weight.to(torch.get_autocast_dtype(device))
+        with changed(head, weight=nn.Parameter(weight, requires_grad=False)):
+            yield
+    else:
+        yield
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -92,11 +102,14 @@ class _ChunkedLoss(torch.autograd.Function):
         for some, wanted in zip(torch.split(hidden, n), torch.split(targets, n), strict=True):
             leaf = some.detach().requires_grad_(ctx.needs_input_grad[0])
             with torch.set_grad_enabled(ctx.needs_input_grad[0]):
-                loss = owner.chunk_losses(leaf, wanted)
-                total = loss.sum()  # no state is read by another's loss, so its gradient is that of each
-            losses.append(loss.detach())
+                logits = owner.logits(leaf)
+            log_probabilities = logits.detach().float().log_softmax(-1)
+            target = (torch.arange(len(wanted), device=wanted.device), wanted)
+            losses.append(-log_probabilities[target])
             if ctx.needs_input_grad[0]:
-                gradients += torch.autograd.grad(total, leaf)
+                error = log_probabilities.exp_()  # of a logit: its probability, less 1 where it is the target's
+                error[target] -= 1
+                gradients += torch.autograd.grad(logits, leaf, error.to(logits.dtype))
         ctx.gradients = torch.cat(gradients) if gradients else None
         return torch.cat(losses) if losses else hidden.new_zeros(0)
 
