@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.timing import Comparison, compare
 from extract.masks.mask_plan import parse_plan
+from extract.poolings.memory import keep_blocks
 from extract.wiring.plan_wiring import plan_in_force
 from probes.adaptation.adapt import Objectives, StepPart, add_lora
 from probes.adaptation.adapt_config import AdaptConfig, CorpusPart, LoraSpec, MntpOptions
@@ -26,7 +27,7 @@ from probes.adaptation.objectives import (
     mark_row,
 )
 
-ROWS, TOKENS = 4, 128
+ROWS, TOKENS, STEPS = 4, 128, 4
 DRIFT = 1e-3
 """Largest difference of the losses of the two sides."""
 CHILD = """
@@ -34,9 +35,10 @@ import json, sys
 from pathlib import Path
 import torch
 from benchmarks.adapting import Side
+from extract.poolings.memory import keep_blocks
 side = Side(sys.argv[1])
 if sys.argv[2] == "icecore":
-    with side.plan():
+    with side.plan(), keep_blocks():
         side.ours()
 else:
     side.plain()
@@ -91,8 +93,8 @@ def _rows(language: LanguageModel) -> TokenBatch:
     return gather_rows([mark_row(row, objectives, (0, number), has_bos=False) for number, row in enumerate(rows)])
 
 
-def compare_adapting(name: str, *, repeats: int) -> tuple[Comparison, dict[str, Any]]:
-    """Compare a training step with that of a plain loop, and measure the peak memory of each in its own process."""
+def compare_adapting(name: str, *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
+    """Compare training steps with those of a plain loop and of freed memory that goes back, and measure peak memory."""
     side = Side(name)
     with side.plan():
         ours = side.ours()
@@ -102,18 +104,31 @@ def compare_adapting(name: str, *, repeats: int) -> tuple[Comparison, dict[str, 
     other = Side(name)
 
     def step() -> None:
-        side.ours()
+        for _ in range(STEPS):
+            side.ours()
 
+    def keeping() -> None:
+        with keep_blocks():
+            step()
+
+    def plain() -> None:
+        for _ in range(STEPS):
+            other.plain()
+
+    title = f"adapting, {STEPS} steps of {ROWS} x {TOKENS} tokens"
     with side.plan():
-        found = compare(
-            f"adapting, {ROWS} x {TOKENS} tokens: plain peft vs icecore",
-            (("plain", other.plain), ("icecore", step)),
+        against = compare(
+            f"{title}: plain peft vs icecore", (("plain", plain), ("icecore", keeping)), bar=">= 1", repeats=repeats
+        )
+        kept = compare(
+            f"{title}: freed memory given back vs kept",
+            (("given back", step), ("kept", keeping)),
             bar=">= 1",
             repeats=repeats,
         )
-    tokens = ROWS * TOKENS
-    return found, {
-        "tokens_per_second": {label: tokens / seconds for label, seconds in found.seconds.items()},
+    tokens = STEPS * ROWS * TOKENS
+    return [against, kept], {
+        "tokens_per_second": {label: tokens / seconds for label, seconds in against.seconds.items()},
         "peak_bytes": {label: _peak(name, label) for label in ("plain", "icecore")},
         "drift": drift,
     }

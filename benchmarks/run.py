@@ -151,7 +151,7 @@ def measure_service(decoder: Decoder, asked: argparse.Namespace) -> Found:
 def measure_adapting(_: Decoder, asked: argparse.Namespace) -> Found:
     """Measure a training step of an adaptation against a plain loop."""
     found, facts = compare_adapting(asked.decoder, repeats=asked.repeats)
-    return [found], {"adapting": facts}
+    return found, {"adapting": facts}
 
 
 SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {

@@ -7,7 +7,8 @@ tensors serve and nothing is trimmed. See docs/decisions/memory-pages.md.
 import ctypes
 import math
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from itertools import accumulate
 from typing import Protocol, runtime_checkable
@@ -16,8 +17,13 @@ import torch
 from torch import Tensor
 
 CPU = torch.device("cpu")
-LARGEST_BLOCK = (32 << 20) - (1 << 14)
-"""Bytes of the largest block that glibc can be made to keep, short of its own header."""
+TRIM_ABOVE, PAGES_ABOVE, MOST_WITH_PAGES = -1, -3, -4
+"""Options of glibc's `mallopt`: bytes of free memory, and of a block, above which pages go back to the system once they
+are free; how many blocks may have pages of their own."""
+LARGEST_BLOCK = 32 << 20
+"""Bytes up to which glibc learns by itself to keep blocks."""
+_KEEPING: list[None] = []
+"""One entry for every `keep_blocks` that has not ended, in any thread."""
 ALIGNMENT = 64
 """Bytes that the parts of a buffer are aligned to."""
 Pairs = Sequence[tuple[Tensor, Tensor]]
@@ -36,22 +42,41 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
     return torch.frombuffer(pages, dtype=dtype).view(*shape)  # holds the pages until the last view is gone
 
 
-def keep_blocks() -> None:
-    """Make glibc keep freed blocks of up to 32 MiB, which it otherwise returns after every step."""
-    torch.empty(LARGEST_BLOCK, dtype=torch.uint8)  # from then on it keeps what is freed
+@contextmanager
+def keep_blocks() -> Iterator[None]:
+    """Make glibc keep freed blocks of any size until the outermost `with` block ends, then hand back what is free.
+
+    Every batch makes the same intermediate results, and fetching their pages anew can take longer than computing them.
+    """
+    change = _find_in_c("mallopt")
+    if change is None:
+        yield
+        return
+    change(MOST_WITH_PAGES, 0)
+    change(TRIM_ABOVE, -1)  # never
+    _KEEPING.append(None)
+    try:
+        yield
+    finally:
+        _KEEPING.pop()
+        if not _KEEPING:
+            change(MOST_WITH_PAGES, 1 << 16)  # as glibc begins
+            change(PAGES_ABOVE, LARGEST_BLOCK)
+            change(TRIM_ABOVE, 2 * LARGEST_BLOCK)
+            trim_heap()
 
 
 def trim_heap() -> None:
     """Hand free pages of the heap back to the system if the C library can (glibc); takes milliseconds."""
-    trim = _find_trim()
+    trim = _find_in_c("malloc_trim")
     if trim is not None:
         trim(0)
 
 
 @cache
-def _find_trim() -> Callable[[int], object] | None:
+def _find_in_c(name: str) -> Callable[..., object] | None:
     try:
-        return getattr(ctypes.CDLL(None), "malloc_trim", None)
+        return getattr(ctypes.CDLL(None), name, None)
     except (OSError, TypeError):  # Windows has no library of the process itself
         return None
 

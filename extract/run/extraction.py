@@ -32,7 +32,7 @@ from extract.inputs.tokens import digest_chat
 from extract.linear import describe_products
 from extract.masks.mask_plan import MaskPlan
 from extract.masks.truth import require_reading
-from extract.poolings.memory import HostCopies, HostCopy, trim_heap
+from extract.poolings.memory import HostCopies, HostCopy, keep_blocks, trim_heap
 from extract.poolings.pooling_table import POOLINGS, REBA, SHIPPED, select_poolings, select_word_poolings
 from extract.poolings.poolings import Joiner, require_no_padding
 from extract.records import to_plain, with_values
@@ -91,7 +91,8 @@ class Session:
         """
         self.progress.start(n_rows=n_rows, n_done=n_done)
         try:
-            self._pump(batches, compute)
+            with keep_blocks():
+                self._pump(batches, compute)
         except CertificateError:  # the open rows of this run are not trusted
             raise
         except BaseException:

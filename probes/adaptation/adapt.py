@@ -29,6 +29,7 @@ from extract.decoders.decoder import Decoder, describe_offload
 from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, first_line
 from extract.files import digest_json, digest_module, read_file, refuse_links, remove_file, write_file
 from extract.masks.mask_plan import parse_plan
+from extract.poolings.memory import keep_blocks
 from extract.records import from_plain
 from extract.store.manifest import Plain, differences
 from extract.wiring.certificate import check_influence
@@ -743,7 +744,7 @@ def adapt(
     if objectives.masks:
         say(f"hidden tokens are shown as {' and '.join(map(repr, sorted({*objectives.masks.values()})))}")
     folder.mkdir(parents=True, exist_ok=True)
-    with plan_in_force(decoder, plan):
+    with plan_in_force(decoder, plan), keep_blocks():
         check_influence(decoder, plan)
         say(f"plan {plan.text} took effect on {decoder.description.name}")
         lora = add_lora(language, config.lora, seed=config.seed)

@@ -13,6 +13,7 @@ from extract.errors import ConfigError, InputError
 from extract.inputs.batches import stream_texts
 from extract.inputs.template import InputTemplate, TokenPolicy
 from extract.masks.mask_plan import CAUSAL, MaskPlan, parse_plan
+from extract.poolings.memory import keep_blocks
 from extract.records import to_plain
 from probes.adaptation.abilities import Ability, AbilityScores
 from probes.adaptation.infilling import (
@@ -150,7 +151,7 @@ def measure_abilities(
     options = options or AbilityOptions()
     plans = {plan.text: plan for plan in map(parse_plan, options.plans)}
     articles, source = _read_articles(options)
-    with watching(watcher) as seen:
+    with watching(watcher) as seen, keep_blocks():
         model = decoder if isinstance(decoder, LanguageModel) else load_language_model(decoder, report=seen.say)
         for plan in plans.values():  # before anything long is computed
             require_no_leak(plan, len(model.decoder.blocks))

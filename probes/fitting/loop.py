@@ -194,12 +194,11 @@ def run_trainer(
     `load_state_dict`. Modules, data and hooks that are Lightning's own are used as they are.
     """
     kind, _, index = device.partition(":")
-    keep_blocks()  # every step makes the same intermediate results
     loop = module if isinstance(module, lightning.LightningModule) else Loop(module)
     datamodule = data if isinstance(data, lightning.LightningDataModule) else _data(data)
     calls = (*hooks, *([unfinished] if unfinished else []))
     try:
-        with torch.random.fork_rng(), quiet_lightning(), _interruptible():
+        with keep_blocks(), torch.random.fork_rng(), quiet_lightning(), _interruptible():
             torch.manual_seed(seed)
             trainer = lightning.Trainer(
                 accelerator={"cuda": "gpu"}.get(kind, kind),

@@ -521,8 +521,7 @@ class Muted:
         blocks = n_channels // self.head.n_layers
         keeps = torch.from_numpy(np.ascontiguousarray(masks)).repeat(1, blocks)
         predicted = []
-        keep_blocks()
-        with torch.no_grad():
+        with keep_blocks(), torch.no_grad():
             for part in torch.split(keeps, step):
                 is_read = part.T.unsqueeze(2)  # channels, sets, rows
                 values = torch.where(is_read, self.similarities.unsqueeze(1), self.means.reshape(-1, 1, 1))

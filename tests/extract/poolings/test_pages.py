@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from extract.poolings import memory as pages
-from extract.poolings.memory import empty_in_pages, trim_heap
+from extract.poolings.memory import empty_in_pages, keep_blocks, trim_heap
 
 STATUS = Path("/proc/self/statm")
 needs_linux = pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell a process what it holds")
@@ -50,12 +50,30 @@ def test_the_pages_go_back_with_the_tensor_though_a_later_one_stays() -> None:
     assert float(kept[0]) == 1.0
 
 
+@needs_linux
+@pytest.mark.skipif(pages._find_in_c("mallopt") is None, reason="the C library has no mallopt")
+def test_freed_blocks_of_any_size_are_kept_until_the_end() -> None:
+    size, before = 1 << 28, resident_bytes()
+
+    def use() -> int:
+        torch.empty(size, dtype=torch.uint8).fill_(1)
+        return resident_bytes() - before
+
+    assert use() < size // 4
+    with keep_blocks():
+        with keep_blocks():
+            pass
+        assert use() > size // 2
+    assert resident_bytes() - before < size // 4
+    assert use() < size // 4
+
+
 def test_trimming_asks_the_c_library_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(pages, "_find_trim", lambda: asked.append)
+    monkeypatch.setattr(pages, "_find_in_c", {"malloc_trim": asked.append}.get)
     trim_heap()
     assert asked == [0]
-    monkeypatch.setattr(pages, "_find_trim", lambda: None)
+    monkeypatch.setattr(pages, "_find_in_c", {}.get)
     trim_heap()
     assert asked == [0]
 
@@ -66,5 +84,8 @@ def test_without_private_pages_or_a_c_library_plain_tensors_serve(monkeypatch: p
 
     monkeypatch.delattr(mmap, "MAP_PRIVATE")
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert pages._find_trim.__wrapped__() is None
+    assert pages._find_in_c.__wrapped__("mallopt") is None
+    monkeypatch.setattr(pages, "_find_in_c", {}.get)
+    with keep_blocks():
+        pass
     assert empty_in_pages((2, 3), torch.float32).fill_(1.0).sum() == 6
