@@ -546,6 +546,11 @@ def train(
     if unfinished.find() is None:
         with torch.autocast(device.type, torch.bfloat16, enabled=is_half):  # as all further looks
             look_once(module, data)
+        if config.last_phase.weights.get("msg") and "msg" not in module.looks[0]:
+            raise ConfigError(
+                f"msg draws no span in any of the {options.held_out} rows held out, as the longest span is half of a "
+                "row; lower objectives.msg.shortest, or give longer texts."
+            )
         write_losses(folder, config, module.steps, module.looks)
 
     def look(epoch: int, *_: object) -> Look:

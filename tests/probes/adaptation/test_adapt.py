@@ -481,6 +481,15 @@ def test_held_out_losses_are_means_over_targets_and_rows(tmp_path: Path) -> None
     assert look["loss"] == pytest.approx(look["mntp"] + 2 * look["msg"] + look["sscl"] / 2, rel=1e-6)
 
 
+def test_spans_that_fit_no_row_are_refused_before_a_step(tmp_path: Path) -> None:
+    spans = {"shortest": 9, "longest": 9, "all_share": 0.0}
+    phases = [{"steps": 5, "weights": {"mntp": 1.0, "msg": 1.0}}]
+    config = pair_config(tmp_path, plan="hybrid", phases=phases, objectives={"msg": spans})
+    with pytest.raises(ConfigError, match=r"msg draws no span in any of the 8 rows held out.*shortest, or give"):
+        adapt(config, language=pair_language())
+    assert not (config.folder / "losses.csv").exists()
+
+
 def test_targets_that_are_refused_leave_nothing_in_place() -> None:
     language = pair_language()
     before = [name for name, _ in language.model.named_modules()]
