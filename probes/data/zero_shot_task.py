@@ -773,9 +773,13 @@ def _build_corpus_task(
     """Build a task from rows of a query, a document and its grade."""
     names = sorted(documents, reverse=True)  # trec_eval puts the higher name first where documents are equally near
     index_of = {document: index for index, document in enumerate(names)}
-    queries = []
+    queries, n_regraded = [], 0
     for (split, query_id), rows in _by_id(judged.rows).items():
-        grades = {index_of[row.values["document"]]: row.values["grade"] for row in rows}
+        grades: dict[int, float] = {}
+        for row in rows:
+            index, grade = index_of[row.values["document"]], row.values["grade"]
+            n_regraded += grades.get(index, grade) != grade
+            grades[index] = max(grade, grades.get(index, grade))
         documents_of_query = sorted(grades)
         values = {"documents": documents_of_query, "grades": [grades[index] for index in documents_of_query]}
         query = {"id": query_id, "query": rows[0].values["query"]}
@@ -784,10 +788,12 @@ def _build_corpus_task(
     if not answered:
         raise TaskError(f"task {name!r} has no query with a relevant document: give grades above 0.")
     n_dropped = len(queries) - len(answered)
-    dropped = [f"{n_dropped} queries without a relevant document left out"] * (n_dropped > 0)
+    notes = [f"{n_dropped} queries without a relevant document left out"] * (n_dropped > 0)
+    if n_regraded:
+        notes.append(f"{n_regraded} rows grade a document of a query once more, otherwise: the highest grade counts")
     return build_task(
         kind,
-        FileRows(answered, judged.source, (*judged.notes, *dropped)),
+        FileRows(answered, judged.source, (*judged.notes, *notes)),
         name=name,
         options=options,
         corpus_ids=tuple(names),

@@ -77,6 +77,16 @@ def test_qrels_by_split_keep_their_splits(beir: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("later", [0, 3])
+def test_of_several_grades_the_highest_counts_in_any_order(beir: Path, later: int) -> None:
+    with (beir / "qrels" / "test.tsv").open("a", encoding="utf-8") as out:
+        out.write(f"q1\td1\t{later}\nq2\td2\t2\n")
+    task = read_retrieval_files(beir)
+    grades = {row["id"]: row["grades"] for split in task.splits for row in task.rows(split)}
+    assert (grades["q1"], grades["q2"]) == ([max(2.0, later)], [2.0])
+    assert any(note.startswith("1 rows grade a document of a query once more") for note in task.notes)
+
+
 @pytest.mark.parametrize(
     ("file", "row", "message"),
     [
