@@ -31,6 +31,8 @@ DIGEST_BYTES = 16
 """Of the digest of a row; other digests are SHA-256 in hexadecimal digits."""
 PACKED_BYTES, PACKED_TIMES = 1 << 28, 100
 """What gzip may unpack to, whatever its size, and as a multiple of it: texts take a tenth to a quarter."""
+NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+"""Windows has no such option."""
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -90,6 +92,11 @@ def unpack(content: bytes) -> bytes:
     if len(plain) > most:
         raise ValueError(f"it holds more than {PACKED_TIMES} times its size")
     return plain
+
+
+def open_unlinked(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:
+    """Open a file for writing, but not through a link, which would reach elsewhere (`OSError`)."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags | NO_FOLLOW, 0o666))
 
 
 def refuse_links(folder: Path) -> None:

@@ -48,7 +48,7 @@ from extract.decoders.decoder_spec import (
 )
 from extract.decoders.fetch import MOST_BLOCKS, Located, locate_decoder
 from extract.errors import DecoderError, first_line, without_panics
-from extract.files import digest_module, digest_tokenizer, hooks_of, read_file
+from extract.files import digest_json, digest_module, digest_tokenizer, hooks_of, read_file
 from extract.records import to_plain
 
 if TYPE_CHECKING:
@@ -62,7 +62,13 @@ PARTS = {"attention": ("attn", "attention"), "mlp": ("mlp", "feed_forward", "ffn
 """Parts of a block, by words in the names of their modules."""
 CHUNK = 1 << 24
 """Numbers of a tensor that are widened to float64 at a time."""
-RARE = ("merge", "quantization", "bidirectional")
+INERT = re.compile(
+    "_.*|.*_token_id|.*dropout|architectures|auto_map|chunk_size_feed_forward|dtype|id2label|initializer_range|"
+    "is_encoder_decoder|label2id|output_.*|problem_type|quantization_config|return_dict|tie_word_embeddings|"
+    "torch_dtype|transformers_version|use_cache"
+)
+"""Settings of a configuration that change no latent, or are told elsewhere."""
+RARE = ("merge", "quantization", "bidirectional", "config_digest")
 """Recorded only of decoders that have it: the identities of others stay what they were."""
 COUNTS_BLOCKS = re.compile("layers|blocks|depth")
 """Keys of config.json that say how many blocks there are, also in towers for images or sounds."""
@@ -116,6 +122,8 @@ class DecoderDescription:
     """As asked for."""
     bidirectional: dict[str, object] | None = None
     """Flags by which the checkpoint attends to both sides; off here."""
+    config_digest: str = ""
+    """SHA-256 over the settings of its configuration that decide numbers; empty where the revision decides them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description as plain values; those that most decoders lack only where there is one."""
@@ -216,6 +224,7 @@ def wrap_decoder(
         merge=tuple(part.label for part in merge),
         quantization=quantization,
         bidirectional=bidirectional_flags(config) or None,
+        config_digest="" if located.revision else digest_config(text_config),
     )
     return Decoder(module, blocks, tokenizer, description)
 
@@ -888,6 +897,12 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
 READ_BY_ALL, READ_BY_SOME = "is_causal", "use_bidirectional_attention"
 BIDIRECTIONAL = {READ_BY_ALL: (False,), READ_BY_SOME: (True, "all")}  # "vision" is about images alone
 CAUSAL = {READ_BY_ALL: True, READ_BY_SOME: None}
+
+
+def digest_config(config: PreTrainedConfig) -> str:
+    """Digest the settings of a text decoder that decide its numbers beside the weights, such as a sliding window."""
+    values = json.loads(config.to_json_string(use_diff=False))
+    return digest_json({key: value for key, value in values.items() if not INERT.fullmatch(key)})
 
 
 def bidirectional_flags(config: PreTrainedConfig) -> dict[str, object]:

@@ -268,7 +268,7 @@ class TextStream:
         for file in self.files:
             try:
                 yield from READERS[file.suffix.lower()](file, self.column)
-            except (OSError, ValueError) as error:  # one that Arrow raises is one of them
+            except (OSError, ValueError, RecursionError) as error:  # one that Arrow raises is one of them
                 raise InputError(f"{str(file)!r} cannot be read ({first_line(error)}); give a sound file.") from error
 
 

@@ -107,12 +107,13 @@ def read_spans(text: str) -> SpanSource | None:
     if not path.is_file():
         raise ConfigError(f"spans are {text!r}; allowed: 'random:SEED', or a JSON Lines file with text and spans.")
     spans: dict[str, list[tuple[int, int]]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
         if line.strip():
             try:
-                row = json.loads(line)
-                spans[row["text"]] = [(int(a), int(b)) for a, b in row["spans"]]
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                row = json.loads(line.decode("utf-8"))
+                spans[str(row["text"])] = [(int(a), int(b)) for a, b in row["spans"]]
+                str(row["text"]).encode("utf-8")
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 raise ConfigError(
                     f"line {number} of {text!r} cannot be read ({type(error).__name__}: {error}); allowed: "
                     '{"text": "...", "spans": [[0, 5]]}.'

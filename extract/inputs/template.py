@@ -1,5 +1,6 @@
 """Settings of an input template. Reading a config loads no numpy."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
@@ -196,6 +197,8 @@ FIRST_FIELDS = ("bos", "instruction", "max_tokens", "on_long", "spans")
 UNREAD = ("name", "task", "document_instruction")
 """Fields that decide no token by themselves, and so are no part of an identity."""
 TASK = "{task}"
+MOST_COPIES = 127
+"""Of a text in a row; what is counted in 8 bits."""
 
 
 @remembers_given
@@ -249,6 +252,8 @@ class InputTemplate:
         names = split_names(self.name)
         if len(names) == 1:
             self._fill(TEMPLATES[names[0]].fields)
+        if len(names) < 2:
+            self._fill_task()
         for field, (noun, table) in TABLES.items():
             require_name(noun, getattr(self, field), table)
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -262,15 +267,22 @@ class InputTemplate:
         for field in values.keys() - given(self):
             object.__setattr__(self, field, values[field])
         object.__setattr__(self, GIVEN, given(self) | frozenset(values))  # to a protocol, which comes before a template
+
+    def _fill_task(self) -> None:
         for field in ("instruction", "document_instruction"):
             text = getattr(self, field)
-            if TASK in (text or ""):
+            if TASK in (text or "") and (self.task or self.name):
                 if not self.task:
                     raise InputError(f"template {self.name!r} needs a task; set template.task.")
                 object.__setattr__(self, field, text.replace(TASK, self.task))
 
     def _refusals(self) -> Iterable[tuple[bool, str]]:
         is_chat, is_repeated = self.chat != "none", self.repeat > 1
+        yield (
+            re.search("[\ud800-\udfff]", "".join(map(str, vars(self).values()))) is not None,
+            "a text of the template holds half a character (a lone surrogate); write it in UTF-8.",
+        )
+        yield self.repeat > MOST_COPIES, f"repeat is {self.repeat}; allowed: at most {MOST_COPIES}."
         yield is_repeated and bool(self.spans), "a text that is repeated has no spans; set repeat to 1, or no spans."
         yield (
             self.on_long == "windows" and (is_repeated or is_chat or bool(self.suffix)),

@@ -247,7 +247,9 @@ class WordEncoder:
         """Make the row of a text all of whose words are lost: its specials, or one token where there is none."""
         ids = item.ids[: self.max_tokens] if len(item.ids) else np.array([self._filler])
         roles = np.full(len(ids), SPECIAL, np.int8)
-        return EncodedText(ids, roles, False, None, item.index, _words(aligned, aligned.flags, slice(None)))
+        words = _words(aligned, aligned.flags, slice(None))
+        words = replace(words, echo=np.zeros_like(words.columns)) if self.template.repeat > 1 else words
+        return EncodedText(ids, roles, False, None, item.index, words)
 
 
 def _words(aligned: AlignedWords, flags: NDArray[np.uint8], some: slice) -> WordColumns:

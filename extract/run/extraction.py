@@ -378,7 +378,7 @@ def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
             require_words(text, i)
         elif not isinstance(text, str) or not text.strip():
             raise InputError(f"text {i} is {repr(text)[:60]}; allowed: a string with at least one visible character.")
-        if unique and type(text) is not type(next(iter(unique))):
+        if unique and isinstance(text, JoinedText) != isinstance(next(iter(unique)), JoinedText):
             raise InputError(f"text {i} is {text!r}; allowed: either plain texts or texts with their words, not both.")
         unique[text] = None
     if not unique:
@@ -452,9 +452,15 @@ def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: E
     joined = [text for text in texts if isinstance(text, JoinedText)]
     if not joined:
         return None
-    poolings = select_word_poolings(
-        spec.words.poolings, spec.mask_plan, len(decoder.blocks), n_copies=spec.template.repeat
-    )
+    poolings, *others = {
+        select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks), n_copies=template.repeat)
+        for template in spec.template.members
+    }
+    if others:
+        raise InputError(
+            f"the templates {spec.template.name!r} read words by {' and '.join(map('+'.join, (poolings, *others)))}; "
+            "set words.poolings, or extract each template by itself."
+        )
     return WordIdentity(tuple(poolings), spec.words.shift, spec.words.on_lost, sum(len(text.spans) for text in joined))
 
 

@@ -165,6 +165,11 @@ class ExtractionSpec:
                 f"the plan {plan.text!r} puts a placeholder before the text, so words.shift would read it; "
                 "set words.shift to false, or choose another plan."
             )
+        if self.words.shift and any(name in REBA for name in self.words.poolings):
+            raise InputError(
+                "words.shift is true, but the pooling 'reba' weighs the tokens of a word itself; set words.shift to "
+                "false, or choose another pooling."
+            )
         if self._reba and not plan.is_untouched:
             raise InputError(
                 f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "

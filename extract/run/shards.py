@@ -19,7 +19,7 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, is_split, load_decoder
 from extract.decoders.decoder_spec import DecoderSource
 from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, NonFiniteLatentError
-from extract.files import digest_rows
+from extract.files import digest_rows, open_unlinked
 from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_plan
@@ -75,9 +75,9 @@ def compose_cache(
     The certificate is that of the last part, with the identities of all parts. Texts are kept beside it where they are
     asked for, or kept beside every part.
     """
-    expected = of_all_texts(manifest.identity)
     for part in parts:
-        actual = of_all_texts(part.cache.identity)
+        actual = of_all_texts(part.cache.identity.like(manifest.identity))
+        expected = of_all_texts(manifest.identity.like(part.cache.identity))
         covered = {key: expected[key] for key in OPEN if set(actual[key]) >= set(expected[key])}
         if "widths" in actual:
             covered["widths"] = {key: width for key, width in actual["widths"].items() if key in manifest.layers}
@@ -273,6 +273,10 @@ def _sweep_views(
         if any(point[name].plan != plan.text for point, plan in zip(points, plans, strict=True)):
             one = extract_latents(decoder, texts, spec=points[0][name], folder=folder, progress=progress)
             swept[name] = [one] * len(plans)
+        elif any(pooling in REBA for pooling in (*view.poolings, *view.words.poolings)):  # no part of a sweep
+            swept[name] = [
+                extract_latents(decoder, texts, spec=point[name], folder=folder, progress=progress) for point in points
+            ]
         else:
             swept[name] = sweep_latents(decoder, texts, plans, spec=view, folder=folder, progress=progress)
     return [ViewCache({name: caches[k] for name, caches in swept.items()}) for k in range(len(plans))]
@@ -428,14 +432,14 @@ def read_windows(texts: Iterable[str | JoinedText], size: int) -> Iterator[Windo
     """Read texts window by window, one at a time; raises as `unique_texts`."""
     if isinstance(texts, str):
         unique_texts(texts)  # refuses it
-    items, kind = iter(texts), None
+    items, has_words = iter(texts), False
     for number in count():
         some = list(islice(items, size))
         if number and not some:
             return
         unique, first = unique_texts(some, first_index=number * size), number * size
-        kind = kind or type(unique[0])
-        if type(unique[0]) is not kind:
+        has_words = isinstance(unique[0], JoinedText) if number == 0 else has_words
+        if isinstance(unique[0], JoinedText) != has_words:
             raise InputError(
                 f"text {first} is {unique[0]!r}; allowed: either plain texts or texts with their words, not both."
             )
@@ -653,7 +657,7 @@ class Ledger:
             path = self.folder / DRAFTS / (f"again-{attempt}" if attempt else "") / f"window-{window.number:06d}.claim"
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(path.open("ab"))
+                file = stack.enter_context(open_unlinked(path, "ab"))
             except FileNotFoundError:  # the drafts were removed this moment: all is done
                 return None
             except OSError as error:
@@ -683,7 +687,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder of shards, which is created; others hold it for moments only."""
     with explained_errors(folder / LOCK):
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("wb")
+        file = open_unlinked(folder / LOCK, "wb")
     with file, locked_file(file.fileno(), waits=True):
         yield
 

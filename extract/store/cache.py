@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from html import escape
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,7 @@ class LatentCache:
     def __repr__(self) -> str:
         items = f"{self.n_words:,} words" if self.is_words else f"{len(self):,} texts"
         poolings = "+".join(self.poolings)
-        return (
+        return printable(
             f"<cache {self.path.name}: {items}, {len(self.layers)} layers, {poolings}, {self.storage_dtype}\n"
             f" of {self.manifest.provenance.get('decoder', {}).get('name', 'a decoder')} under the plan "
             f"{self.identity.plan}, {self.n_bytes / 1e6:,.1f} MB{'' if self.is_complete else ', half done'}>"
@@ -324,7 +325,7 @@ class LatentCache:
         text = self._file.map("/certificate").tobytes().rstrip(b"\0")
         try:
             return dict(json.loads(text)) if text else {}
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise CacheError(
                 f"the certificate of cache {str(self.path)!r} is damaged ({error}); delete the file and extract again."
             ) from error
@@ -647,8 +648,8 @@ class MeanCache(JoinedCache):
         first = parts[0]
         for part in parts[1:]:
             actual, expected = (
-                {key: value for key, value in cache.identity.to_plain().items() if key not in OF_PARTS}
-                for cache in (part, first)
+                {key: value for key, value in one.like(other).to_plain().items() if key not in OF_PARTS}
+                for one, other in permutations((part.identity, first.identity))
             )
             require_same(actual, expected, where=repr(str(part.path)))
         templates = [{k: v for k, v in part.identity.template.items() if k != "window"} for part in parts]
@@ -878,7 +879,7 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
     name = str(manifest.provenance["decoder"]["name"]).replace("/", "--").replace("*", "x")
     plan = re.sub(r"[^a-z0-9-]+", "_", manifest.identity.plan).strip("_")[:60]
-    return folder / f"{name}-{plan}-{manifest.short_id}.h5"
+    return folder / f"{name[:120]}-{plan}-{manifest.short_id}.h5"
 
 
 def find_cache(folder: Path, identity: CacheIdentity) -> LatentCache | None:
@@ -894,10 +895,11 @@ def find_cache(folder: Path, identity: CacheIdentity) -> LatentCache | None:
         caches = [cache for part in parts if (cache := find_cache(folder, part)) is not None]
         return MeanCache(caches, identity=identity) if len(caches) == len(parts) else None
     for cache in whole_caches(folder, first=Manifest(identity).short_id):
-        if _covers(cache.identity, identity):
+        expected = identity.like(cache.identity)
+        if _covers(cache.identity, expected):
             with passing_over(cache.path):
                 cache.verify_latents()
-                return cache.shown_as(identity)
+                return cache.shown_as(expected)
     return None
 
 

@@ -22,7 +22,7 @@ DECODER_IDENTITY = (
     "weight_digest",
     "tokenizer_digest",
 )
-DECODER_OPTIONS = ("merge", "quantization", "bidirectional")
+DECODER_OPTIONS = ("merge", "quantization", "bidirectional", "config_digest")
 OF_TEXTS = ("n_rows", "text_digest")
 """What differs between caches of other texts; of words also `words.n_words`."""
 STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
@@ -79,6 +79,11 @@ class CacheIdentity:
         # Sliding windows of a bidirectional checkpoint differ from those of the same weights without its flag.
         options = [key for key in DECODER_OPTIONS if key in self.decoder]
         object.__setattr__(self, "decoder", {key: self.decoder[key] for key in (*DECODER_IDENTITY, *options)})
+
+    def like(self, other: "CacheIdentity") -> "CacheIdentity":
+        """Return this identity without the digest of a configuration where the other, of an early cache, has none."""
+        unknown = {"config_digest"} - other.decoder.keys()
+        return replace(self, decoder={key: value for key, value in self.decoder.items() if key not in unknown})
 
     def to_plain(self) -> Plain:
         """Return the identity as the plain values that its id is the digest of."""
@@ -161,7 +166,7 @@ class Manifest:
         try:
             value = json.loads(text)
             return cls(CacheIdentity.from_plain(dict(value["identity"])), dict(value["provenance"]))
-        except (ValueError, KeyError, TypeError, IcecoreError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, IcecoreError) as error:
             raise CacheError(f"the manifest of this file cannot be read ({error}); extract the cache again.") from error
 
 
@@ -175,7 +180,8 @@ def view_identity(views: Mapping[str, CacheIdentity]) -> CacheIdentity:
         raise CacheError("there are no views to read; give at least one.")
     first = next(iter(views.values()))
     for name, view in views.items():
-        expected, actual = ({key: getattr(one, key) for key in SHARED} for one in (first, view))
+        alike = (first.like(view), view.like(first))
+        expected, actual = ({key: getattr(one, key) for key in SHARED} for one in alike)
         require_same(to_plain(actual), to_plain(expected), where=f"of the view {name!r}")
         poolings = (view.words or view).poolings
         if len(poolings) != 1:

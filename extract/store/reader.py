@@ -324,6 +324,8 @@ MAPPED_BYTES = 2 << 30
 """Bytes of files that gathering leaves mapped: a smaller cache stays mapped whole."""
 FAULT_BYTES = 64 << 10
 """Bytes that a touched row is taken to map where the system does not say how many are: with its neighbours."""
+MOST_MAPS = 256
+"""Files that are mapped at once: each takes a descriptor, and a process often has no more than 1,024."""
 DENSE = 0.25
 """Share of the rows of a range from which on the whole range is read."""
 CHUNK = 1 << 22  # bytes read at a time to digest a file
@@ -350,6 +352,8 @@ class RowMaps:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             if hasattr(mmap, "MADV_RANDOM"):
                 mapped.madvise(mmap.MADV_RANDOM)
+            if len(self._maps) == MOST_MAPS:
+                self._n_bytes -= len(self._maps.pop(next(iter(self._maps))))  # closed with the last view of it
             self._maps[path] = mapped
             self._n_bytes += len(mapped)
         return np.frombuffer(self._maps[path], np.uint8)
@@ -422,6 +426,8 @@ class LocalFiles:
         try:
             return np.memmap(self.folder / name, array.dtype, "c", offset=array.offset, shape=array.shape)
         except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) == errno.EMFILE:
+                raise _unreadable(str(self.folder / name), error) from error
             raise CacheError(
                 f"cache {str(self.folder / name)!r} cannot be mapped into memory ({first_line(error)}); copy it to a "
                 "disk that allows it, and check the limits of this process."
@@ -541,6 +547,8 @@ def open_files(folder: str) -> ShardFiles:
 
 
 def _unreadable(path: str, error: Exception) -> CacheError:
+    if getattr(error, "errno", None) == errno.EMFILE:
+        return CacheError(f"cache file {path!r} cannot be opened: this process may open no more files (ulimit -n).")
     return CacheError(f"cache file {path!r} cannot be read ({first_line(error)}); copy it again or extract again.")
 
 

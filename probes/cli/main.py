@@ -6,7 +6,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import takewhile
 from typing import Any, NoReturn
@@ -27,12 +27,15 @@ from probes.cli.arguments import Command, Computing, print_help, print_program_h
 from probes.cli.commands import COMMANDS, HELP_GROUPS, find_command
 
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+FILES = 1 << 16
+"""Open at once, where the system allows so many."""
 MESSAGE = "icecore: interrupted; every row and head that is done is kept. Run the same command to go on.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 for an error, told in one sentence, 2 for wrong usage, or 130 when interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _allow_files()
     try:
         with allow_code(read_allowed(arguments)):  # also what is read before the command runs
             return _run(*(arguments or [""]))
@@ -48,6 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         why = printable(first_line(error))
         sys.stderr.write(f"icecore: {why}; check the disk, its permissions and limits, and run again.\n")
         return FAILURE
+
+
+def _allow_files() -> None:
+    """Let the process open as many files as it may: every cache of a sweep and every shard is one."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # which Windows lacks
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _run(name: str, *argv: str) -> int:

@@ -144,6 +144,19 @@ class CorpusTask(ZeroShotTask):
             if not any(grade > 0 for grade in grades):
                 raise TaskError(f"query {name!r} of task {self.name!r} has no relevant document: leave it out.")
 
+    def own_documents(self, split: str) -> Int[np.ndarray, " Q"]:
+        """Find the document of each query's own name, which BEIR leaves out; -1 where there is none, or it is relevant.
+
+        Names that are numbers of rows may coincide by chance, and so may a query and its answer.
+        """
+        positions = {name: position for position, name in enumerate(self.corpus_ids)}
+        rows = self.rows(split)
+        own = [
+            -1 if dict(zip(documents, grades, strict=True)).get(place := positions.get(name, -1), 0) > 0 else place
+            for name, documents, grades in zip(rows["id"], rows["documents"], rows["grades"], strict=True)
+        ]
+        return np.array(own, np.int64)
+
     @cached_property
     def corpus_digest(self) -> str:
         """Hash names and texts of the corpus."""

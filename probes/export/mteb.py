@@ -155,6 +155,12 @@ def _parts(task: Any) -> list[Any]:
     return list(task.tasks) if task.is_aggregate else [task]
 
 
+def _title(task: Any) -> str:
+    """Name a task, with its subsets where it has not all of them."""
+    is_whole = set(task.metadata.hf_subsets) <= set(task.hf_subsets)
+    return str(task.metadata.name) if is_whole else f"{task.metadata.name}:{','.join(task.hf_subsets)}"
+
+
 def _instructions_of(task: Any, instructions: Mapping[str, str]) -> dict[str, str]:
     """Return the instructions of a task, or of its parts: its own, or that of its type."""
     texts = {
@@ -298,7 +304,7 @@ def run_mteb(
     found = [task for item in tasks for task in (find_tasks([item]) if isinstance(item, str) else [item])]
     _require_known(mteb, instructions or {}, found)
     for task in found:
-        name, loaded = task.metadata.name, [part for part in _parts(task) if not part.data_loaded]
+        name, loaded = _title(task), [part for part in _parts(task) if not part.data_loaded]
         for part in loaded:
             _load(part)
         for plan_text, pooling, layer in points:
@@ -311,8 +317,11 @@ def run_mteb(
             with _quiet():
                 outcome = mteb.evaluate(encoder, task, cache=results, co2_tracker=False, show_progress_bar=False)
             revision = encoder.mteb_model_meta.revision
-            for split, scores in outcome.task_results[0].scores.items():
-                metric, score = task.metadata.main_score, sum(score["main_score"] for score in scores) / len(scores)
+            # mteb returns what its folder holds of a task, of earlier commands as well
+            by_split = outcome.task_results[0].scores
+            for split in task.eval_splits:
+                scores = [part["main_score"] for part in by_split[split] if part["hf_subset"] in task.hf_subsets]
+                metric, score = task.metadata.main_score, sum(scores) / len(scores)
                 rows.append((name, task.metadata.type, split, plan_text, pooling, layer, metric, score, revision))
                 report(f"{name} {split}, {plan_text}, {pooling} {layer}: {metric} {score:.4f}")
         for part in loaded:

@@ -164,10 +164,9 @@ def search_baselines(task: "CorpusTask") -> Baselines:
     if vectorizer is None:
         return {}
     documents = vectorizer.transform(task.corpus)
-    positions = {name: position for position, name in enumerate(task.corpus_ids)}
     predictions = {}
     for split, rows in task.splits.items():
-        own = np.array([positions.get(name, -1) for name in rows["id"]])
+        own = task.own_documents(split)
         ranked = [
             _rank_documents(similarities, own[start : start + len(similarities)], DEPTH)
             for start, similarities in _blocks(vectorizer.transform(rows["query"]), documents)

@@ -366,8 +366,7 @@ class SearchHead(SimilarityHead):
         """Score the ranking of each query."""
         rows, of_documents = self.task.rows(split), reader.of_documents()
         documents = rows_of(of_documents.cache, self.task.corpus)
-        positions = {name: position for position, name in enumerate(self.task.corpus_ids)}
-        excluded = torch.tensor([positions.get(name, -1) for name in rows["id"]])
+        excluded = torch.from_numpy(self.task.own_documents(split))
         nearest = of_documents.nearest(reader.read(list(rows["query"])), documents, DEPTH + 1)
         is_excluded = nearest == excluded[:, None]
         ranked = nearest.gather(2, is_excluded.to(torch.uint8).argsort(dim=2, stable=True))[..., :DEPTH].numpy()

@@ -24,7 +24,7 @@ from probes.layers.findings import VIEWS, Agreement, HeadFindings, Resampled, Vi
 from probes.layers.views import LayerRows, Readout, learn_mix, measure_information, predict_sets
 from probes.metrics.bootstrap import Resampling, UnitScorer, mean_scorer
 from probes.metrics.prediction_metrics import CORRELATIONS, convert_tags, spearman, split_tag
-from probes.metrics.significance import best_set
+from probes.metrics.significance import FEW_UNITS, best_set
 
 Label = TypeVar("Label")
 Worth = Callable[[Bool[np.ndarray, "M L"]], Float[np.ndarray, "M *R"]]
@@ -209,7 +209,8 @@ def _score_layers(parts: HeadParts, resampling: Resampling) -> Resampled:
     return Resampled(values, np.zeros((len(values), 0)), draws)
 
 
-FEW_UNITS = 100
+WIDE_BELOW = 100
+"""Units below which a set of tied layers is wide."""
 PARTS = ("alone", "baselines", "by-view", "shapley", "sets", "information", "mix")
 """Groups of views, in the order they are computed; `alone` always is."""
 RANKED = ("alone", "shapley", "without-imputed", "without", "v-information", "mix")
@@ -546,6 +547,8 @@ def answer(findings: HeadFindings) -> str:
     """Say which layer to use and which are tied with the best, what one layer lacks, and the loss without one."""
     if findings.curve("alone") is None:
         return ""
+    if findings.n_units < FEW_UNITS:
+        return findings.recommend()
     said = (findings.recommend(), _by_view(findings), _joint(findings), _few(findings), _lost(findings))
     return " ".join(filter(None, said))
 
@@ -612,7 +615,7 @@ def warnings(parts: HeadParts, split: str, result: HeadResult) -> tuple[str, ...
         notes.append("The scored split is validation, which the run made its choices on, so scores are optimistic.")
     if result.is_optimistic:
         notes.append(f"The head is optimistic: {result.optimistic_because}.")
-    if parts.scorer.n_units < FEW_UNITS:
+    if parts.scorer.n_units < WIDE_BELOW:
         notes.append(f"Only {parts.scorer.n_units} {parts.scorer.unit} were scored, so the set of layers is wide.")
     unconverged = result.extras.get("convergence", {})
     if unconverged and unconverged["n_converged"] < unconverged["n_problems"]:

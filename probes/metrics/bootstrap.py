@@ -244,7 +244,7 @@ class UnitScorer:
     """Noun of the units: rows, groups, sentences or documents."""
     n_units: int
     n_counts: int
-    """Counts of a unit."""
+    """Counts of a unit; more where classes are predicted that gold has not."""
     count: Callable[[NDArray[np.generic]], Float[np.ndarray, "M U C"]]
     """Counts every unit for `(M, N)` predictions."""
     of_sums: "OfSums"
@@ -286,10 +286,10 @@ class UnitScorer:
         counts and the slope of the metric in them (its influence, or infinitesimal jackknife). Correlations are on
         Fisher's z. None for a metric of more than `MOST_COUNTS` counts.
         """
-        if self.n_counts > MOST_COUNTS:
-            return None
         n_seeds, n_systems = predicted.shape[:2]
-        counts = self.count(predicted.reshape(n_seeds * n_systems, -1))
+        flat = predicted.reshape(n_seeds * n_systems, -1)
+        if self.n_counts > MOST_COUNTS or (counts := self.count(flat)).shape[-1] > MOST_COUNTS:
+            return None
         step = max(1, AT_ONCE // (len(counts) * self.n_units))
 
         def errors(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -317,7 +317,7 @@ class UnitScorer:
         """Return the metric of sums, and its slope in each of them by central differences."""
         reach = 1e-5 * np.maximum(np.abs(sums), 1.0)
         slopes = np.empty_like(sums)
-        for count in range(self.n_counts):
+        for count in range(sums.shape[-1]):
             step = np.zeros_like(sums)
             step[..., count] = reach[..., count]
             slopes[..., count] = (self.of_sums(sums + step) - self.of_sums(sums - step)) / (2 * reach[..., count])

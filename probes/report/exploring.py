@@ -308,14 +308,15 @@ def _layer_predictions(source: Source, folder: Path, table: RowTable) -> dict[st
 def pack_predictions(read: LayerPredictions, picked: NDArray[np.int64]) -> Values:
     """Pack what every layer predicts of some rows: numbers and probabilities as small integers, in base 64.
 
-    `(L, N)` or `(L, N, T)` integers of 8 or 16 bits, little-endian; a number is `low + integer * step`.
+    `(L, N)` or `(L, N, T)` integers of 8 or 16 bits, little-endian; a number is `low + integer * step` of its layer.
     """
     packed: dict[str, object] = {"layers": list(read.layers)}
     if read.numbers is not None:
         numbers = np.nan_to_num(read.numbers[:, picked].astype(np.float64), posinf=0.0, neginf=0.0)
-        low, high = float(numbers.min()), float(numbers.max())
-        step = (high - low) / 65535 or 1.0
-        return {**packed, "low": low, "step": step, "numbers": _base64((numbers - low) / step, np.uint16)}
+        low, high = numbers.min(1, keepdims=True, initial=np.inf), numbers.max(1, keepdims=True, initial=-np.inf)
+        step = np.where(high > low, (high - low) / 65535, 1.0)
+        ends = {"low": low.ravel().tolist(), "step": step.ravel().tolist()}
+        return {**packed, **ends, "numbers": _base64((numbers - low) / step, np.uint16)}
     if read.codes is None:
         return packed
     codes = read.codes[:, picked]

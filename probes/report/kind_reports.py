@@ -83,16 +83,13 @@ class PairReport(KindReport):
 
     columns = (HEAD_AT_POINT, POOLING, *CORRELATIONS, SEEDS, EPOCHS)
     zero_shot = "spearman"
-    unit_of_rows = "pairs"
+    unit = unit_of_rows = "pairs"
 
     def goal(self, task: TaskRecord) -> str:
         return "predicts how similar two texts are"
 
     def gold(self, task: PairTask, split: str) -> Sequence[object]:
         return list(task.splits[split]["score"][:])
-
-    def resampled(self, task: TaskRecord) -> str:
-        return "pairs"
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
         return (result.metric,)

@@ -251,7 +251,7 @@ function predictionsOf(source, layer) {
   }
   if (packed.numbers) {
     const all = partOf(source, "numbers", 2);
-    const raw = Array.from({ length: n }, (_, k) => packed.low + packed.step * all[place * n + k]);
+    const raw = Array.from({ length: n }, (_, k) => packed.low[place] + packed.step[place] * all[place * n + k]);
     return { values: fitLine(raw, table.gold) };
   }
   const codes = partOf(source, "codes", packed.bytes);
@@ -386,9 +386,9 @@ function selectLayer(layer) {
 }
 
 function moveLayer(event) {
-  const { layers } = measureNow();
+  const layers = measureNow().layers.filter((layer) => sourceNow().layers.includes(layer));
   const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 5, PageDown: -5, Home: -Infinity, End: Infinity };
-  if (event.key in moves && sourceNow().layers.length > 1) {
+  if (event.key in moves && layers.length > 1) {
     event.preventDefault();
     const now = layers.indexOf(state.layer || sourceNow().chosen);
     const place = Math.max(0, now) + moves[event.key] * Number(Boolean(state.layer) || !isFinite(moves[event.key]));

@@ -123,7 +123,7 @@ def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     gaps = [gap for gap in grid.gaps if gap.head == name]
     task = grid.task_axis
     gaps = [gap for gap in gaps if not task or gap.point[task] == choice.point[task]]
-    tied = sum(not gap.p_corrected < LEVEL for gap in gaps)
+    tied = sum(not (gap.p_corrected < LEVEL and gap.n_units >= FEW_UNITS) for gap in gaps)
     if len(gaps) == 1:
         return f"On {gaps[0].split}, the other point is {'not ' * (not tied)}statistically tied with it."
     return f"On {gaps[0].split}, {tied} of the {len(gaps)} other points are statistically tied with it." if gaps else ""

@@ -293,6 +293,7 @@ class _Growth:
             if (path := cache_path(self.folder, self._describe(plan, self.texts))).exists():
                 with suppress(CacheIncompleteError):
                     whole = CachePart(LatentCache(path), self.texts)
+                    whole.cache.verify_latents()
                     had = set(self._held(plan))
                     if missing := [text for text in self.texts if text not in had]:  # composed before a kill
                         remove_cache(cache_path(self.folder / GROWING, self._describe(plan, missing)))

@@ -87,6 +87,22 @@ def test_spans_that_cannot_be_read_are_refused_with_file_and_line(tmp_path: Path
     assert read_spans("") is None
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text": "a\\ud800", "spans": [[0, 1]]}',
+        '{"text": "\xe9", "spans": [[0, 1]]}'.encode("latin-1"),
+        b'{"text": "abc", "spans": [[0, Infinity]]}',
+        b'{"text": "abc", "spans": ' + b"[" * 99999,
+    ],
+)
+def test_a_line_of_spans_that_is_no_text_is_named(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(ConfigError, match=r"line 1 of '.*spans.jsonl' cannot be read"):
+        read_spans(str(path))
+
+
 def test_spans_stay_with_their_tokens_under_specials_instruction_and_padding(decoder: Decoder, tmp_path: Path) -> None:
     path = tmp_path / "spans.jsonl"
     path.write_text(json.dumps({"text": TEXT, "spans": [[4, 9]]}) + "\n", encoding="utf-8")

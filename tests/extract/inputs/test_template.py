@@ -181,3 +181,20 @@ def test_values_outside_the_tables_are_refused(field: str, value: object, messag
     object.__setattr__(template, field, value)  # as a caller without type checks would
     with pytest.raises((UnknownNameError, InputError), match=message):
         template.__post_init__()
+
+
+def test_a_task_is_filled_in_where_no_template_is_named() -> None:
+    template = InputTemplate(instruction="Instruct: {task}\nQuery: ", task="find papers")
+    assert template.instruction == "Instruct: find papers\nQuery: "
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"repeat": 128}, "repeat is 128; allowed: at most 127"),
+        ({"instruction": "Say \udce9: "}, "holds half a character"),
+    ],
+)
+def test_what_no_row_can_hold_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        InputTemplate(**values)

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
 from extract.decoders.decoder import Decoder
-from extract.errors import CacheError, CacheIdentityError, ConfigError, InputError, TruncationWarning
+from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, TruncationWarning
 from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.run.extraction import extract_latents
@@ -333,3 +333,14 @@ def test_another_decoder_is_refused(copied: Path, texts: list[str]) -> None:
     with pytest.raises(CacheIdentityError, match=r"decoder\.weight_digest is"):
         extract_shards(make_decoder(seed=1, adds_bos=True), texts, folder=copied, spec=SPEC, window=WINDOW)
     ShardedCache(copied).verify()
+
+
+@pytest.mark.parametrize("name", [LOCK, f"{DRAFTS}/window-000000.claim"])
+def test_nothing_is_written_through_a_link_in_a_folder_of_shards(decoder: Decoder, tmp_path: Path, name: str) -> None:
+    precious, link = tmp_path / "precious.txt", tmp_path / "shards" / name
+    precious.write_text("my thesis")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(precious)
+    with pytest.raises(IcecoreError):
+        extract_shards(decoder, ["One text.", "Another."], folder=tmp_path / "shards")
+    assert precious.read_text() == "my thesis"

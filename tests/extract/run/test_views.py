@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import normalizers
 
 from extract.decoders.decoder import Decoder
-from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, UnknownNameError
+from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, UnknownNameError
 from extract.inputs.joined_text import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
@@ -23,6 +24,7 @@ from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.shards import extract_shards, extract_views, sweep_latents
 from extract.store.cache import LatentCache, ViewCache, find_cache
 from extract.store.manifest import Manifest
+from tests.extract.tiny_decoders import make_decoder
 
 TEXTS = [
     " ".join(["a cup of ice", "melts on the warm stone", "slowly"][k % 3 : k % 3 + 1 + k % 2]) + f" {k}"
@@ -302,3 +304,35 @@ def test_words_of_other_units_are_no_views(decoder: Decoder, tmp_path: Path) -> 
 def test_what_reads_one_extraction_at_a_time_names_the_views(decoder: Decoder, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there are the views plain, echo, but .*; leave views out"):
         extract_shards(decoder, TEXTS, spec=TWO, folder=tmp_path)
+
+
+def test_a_view_with_a_pooling_of_reba_is_swept_by_itself(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
+    reba: dict[str, object] = {"poolings": ["reba-mean"], "template": {"repeat": 2}}
+    spec = ExtractionSpec(views={"plain": None, "reba": reba})
+    one = extract_views(decoder, texts, spec=spec, folder=tmp_path / "one")
+    [swept] = sweep_latents(decoder, texts, [parse_plan("causal")], spec=spec, folder=tmp_path / "other")
+    for view in ("plain", "reba"):
+        sides = [cache.gather(cache.rows_of(texts), view) for cache in (one, swept)]
+        torch.testing.assert_close(*sides, atol=1e-5, rtol=0)
+
+
+def test_templates_that_read_words_by_other_poolings_are_refused_before_extraction(
+    decoder: Decoder, tmp_path: Path
+) -> None:
+    words = [join_words(["One", "two"], [True, True])]
+    spec = ExtractionSpec(template=InputTemplate(name="echo+prompt-eol"))
+    with pytest.raises(InputError, match=r"read words by .*last.* and .*last; set words\.poolings"):
+        extract_latents(decoder, words, spec=spec, folder=tmp_path)
+    assert not list(tmp_path.glob("*.h5"))
+    with pytest.raises(InputError, match=r"weighs the tokens of a word itself; set words\.shift to false"):
+        ExtractionSpec(words=WordSpec(poolings=("reba",), shift=True), template=InputTemplate(repeat=2))
+
+
+def test_a_text_without_tokens_beside_repeated_ones_loses_its_words_alone() -> None:
+    decoder = make_decoder()
+    decoder.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
+    words = [join_words(["One", "two"], [True, True]), join_words(["\u200b"], [True])]
+    spec = ExtractionSpec(template=InputTemplate(repeat=2, bos="none"), words=WordSpec(on_lost="count"))
+    latents = embed_words(decoder, words, spec=spec)
+    assert latents.of(0).shape[2] == 2
+    assert not latents.of(1).any()

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 import torch
 
-from extract.errors import CacheWarning, UnknownNameError
+from extract.errors import CacheError, CacheWarning, UnknownNameError
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache, find_cache
-from extract.store.manifest import CacheIdentity, Manifest
+from extract.store.manifest import CacheIdentity, Manifest, view_identity
 from tests.extract.tiny_decoders import make_decoder, make_manifest, make_texts, write_cache
 
 TEXTS = make_texts(5)
@@ -121,3 +122,50 @@ def test_drafts_of_killed_layouts_are_swept(tmp_path: Path) -> None:
         os.utime(path, (0, 0))
     write_cache(tmp_path / "a.h5", TEXTS)
     assert (old.exists(), young.exists()) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("family", "change"), [("mistral", {"sliding_window": 8}), ("llama", {"rms_norm_eps": 0.1}), ("gemma2", {})]
+)
+def test_the_same_weights_under_another_configuration_are_another_decoder(
+    tmp_path: Path, family: str, change: dict[str, Any]
+) -> None:
+    one, other = make_decoder(family), make_decoder(family, **change)
+    assert one.description.weight_digest == other.description.weight_digest
+    caches = [extract_latents(decoder, TEXTS, folder=tmp_path) for decoder in (one, other, one)]
+    assert len({cache.path for cache in caches}) == 1 + bool(change)
+    first, second, again = (cache.gather(cache.rows_of(TEXTS), "mean") for cache in caches)
+    assert torch.equal(first, again)
+    assert torch.equal(first, second) is not bool(change)
+
+
+def test_what_changes_no_latent_keeps_the_cache(tmp_path: Path) -> None:
+    decoder = make_decoder()
+    path = extract_latents(decoder, TEXTS, folder=tmp_path).path
+    other = make_decoder(use_cache=False, initializer_range=0.5, attention_dropout=0.1)
+    assert extract_latents(other, TEXTS, folder=tmp_path).path == path
+
+
+def test_an_early_cache_without_a_digest_of_the_configuration_serves(tmp_path: Path) -> None:
+    decoder = make_decoder()
+    early = replace(decoder, description=replace(decoder.description, config_digest=""))
+    path = extract_latents(early, TEXTS, folder=tmp_path).path
+    cache = extract_latents(decoder, TEXTS, folder=tmp_path)
+    assert (cache.path, "config_digest" in cache.identity.decoder) == (path, False), "heads on it are found by that"
+    view = extract_latents(decoder, TEXTS, folder=tmp_path, spec=ExtractionSpec(plan="backward"))
+    assert view_identity({"early": wanted_of(cache), "new": wanted_of(view)}).views
+
+
+def wanted_of(cache: LatentCache) -> CacheIdentity:
+    """Return the identity of a cache with its mean alone."""
+    return replace(cache.identity, poolings=("mean",))
+
+
+def test_a_certificate_that_nests_too_deeply_is_passed_over(tmp_path: Path) -> None:
+    decoder = make_decoder()
+    path = extract_latents(decoder, TEXTS, folder=tmp_path).path
+    with h5py.File(path, "r+") as file:
+        n_bytes = file["certificate"].shape[0]
+        file["certificate"][:] = np.frombuffer(b"[" * n_bytes, np.uint8)
+    with pytest.raises(CacheError, match="is damaged"):
+        LatentCache(path).certificate  # noqa: B018

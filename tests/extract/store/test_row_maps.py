@@ -87,3 +87,23 @@ def test_a_changed_view_is_none_of_what_is_gathered(tmp_path: Path) -> None:
     before = cache.gather([3], "mean")
     cache.layer(cache.layers[0], "mean")[3] = 7.0
     assert torch.equal(cache.gather([3], "mean"), before)
+
+
+@linux
+def test_few_files_are_open_at_once_however_many_shards_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MOST_MAPS", 3)
+    texts = make_texts(40)
+    write_shards(tmp_path / "many", texts, window=4)
+    cache = open_cache(tmp_path / "many")
+    whole = torch.stack([cache.layer(name, "mean").clone() for name in cache.layers])
+
+    def n_open() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = n_open()
+    for _ in range(2):
+        rows = cache.rows_of(texts[::3])
+        assert torch.equal(cache.gather(rows, "mean"), whole[:, rows])
+    assert n_open() - before <= 4

@@ -122,6 +122,23 @@ def test_views_are_scored_by_themselves_and_side_by_side(
     assert len(both) == 2 * (4 + 3), "a view with a plan of its own is the same under both"
 
 
+@pytest.mark.usefixtures("mteb")
+def test_subsets_of_one_task_are_scored_apart_though_mteb_returns_all_that_its_folder_holds(
+    decoder: Decoder, pairs: Task, tmp_path: Path
+) -> None:
+    tasks = find_tasks(["STS17:en-en", "STS17:ko-ko"])
+    for task, rows in zip(tasks, (pairs.rows("train"), pairs.rows("test")), strict=True):
+        part = datasets.Dataset.from_dict({name: list(column)[:8] for name, column in rows.items()})
+        task.dataset, task.data_loaded = {task.hf_subsets[0]: datasets.DatasetDict({"test": part})}, True
+    spec = ExtractionSpec(layers=("block_02",))
+    kept: dict[str, Any] = {"out": tmp_path / "mteb", "caches": tmp_path / "caches"}
+    both = run_mteb(decoder, spec, tasks, **kept)
+    assert both["task"].tolist() == ["STS17:en-en", "STS17:ko-ko"]
+    alone = run_mteb(decoder, spec, tasks[1:], out=tmp_path / "other", caches=tmp_path / "caches")
+    assert alone["score"].tolist() == both["score"].tolist()[1:]
+    assert run_mteb(decoder, spec, tasks[:1], **kept)["score"].tolist() == both["score"].tolist()[:1]
+
+
 def test_one_pass_serves_every_layer(
     mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,9 @@ def test_numbers_that_are_close_to_one_another_are_no_half_floats() -> None:
 def test_packed_numbers_are_near_and_packed_codes_the_same() -> None:
     packed = pack_predictions(numbers_of(5), np.array([4, 0]))
     integers = np.frombuffer(base64.b64decode(packed["numbers"]), "<u2").reshape(2, 2)
-    assert np.allclose(packed["low"] + packed["step"] * integers, [[4, 0], [9, 5]], atol=1e-3)
+    low, step = (np.array(packed[name])[:, None] for name in ("low", "step"))
+    assert np.allclose(low + step * integers, [[4, 0], [9, 5]], atol=1e-3)
+    assert packed["low"] == [0.0, 5.0], "a quiet layer beside a loud one keeps its own scale"
     alone = np.array([[[0, 299, -1]]])
     names = LayerPredictions.of("n", "test", ("a",), alone, [f"n{k}" for k in range(300)])
     packed = pack_predictions(names, np.arange(3))

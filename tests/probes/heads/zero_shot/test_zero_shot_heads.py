@@ -80,18 +80,29 @@ def test_blocks_of_documents_find_what_a_full_sort_finds(
         np.testing.assert_array_equal(found, np.argsort(-scores, axis=2, kind="stable")[..., :12])
 
 
-def test_a_document_does_not_find_itself(tmp_path: Path) -> None:
+def test_a_document_does_not_find_itself_unless_it_is_the_answer(tmp_path: Path) -> None:
     task = make_retrieval()
-    ids = [task.corpus_ids[task.rows("test")["documents"][0][0]], *task.rows("test")["id"][1:]]
-    renamed = task.splits["test"].remove_columns("id").add_column("id", ids)
-    own = task.replaced(splits=type(task.splits)({**task.splits, "test": renamed}))
-    cache = plant_task(tmp_path, task, noise=1e-3)
-    layer = LAYERS.index(PLANTED)
-    resolved = resolve_head("layer-search", {})
-    heads = [SearchHead(resolved, make_setting(cache, each, tmp_path)) for each in (task, own)]
-    plain, without = (head.judge("test", reader_of(cache))["ndcg@10"][layer] for head in heads)
-    assert (plain[0], without[0]) == (pytest.approx(1.0), 0.0)
-    np.testing.assert_array_equal(plain[1:], without[1:])
+    cache, layer = plant_task(tmp_path, task, noise=1e-3), LAYERS.index(PLANTED)
+    reader = reader_of(cache)
+    queries = reader.read(list(task.rows("test")["query"]))
+    first, second = reader.nearest(queries, cache.rows_of(task.corpus), 2)[layer, 0].tolist()
+    assert first in task.rows("test")["documents"][0]
+
+    def score(**columns: list[Any]) -> np.ndarray:
+        rows = task.splits["test"]
+        for name, (value, *_) in columns.items():
+            rows = rows.remove_columns(name).add_column(name, [value, *task.rows("test")[name][1:]])
+        changed = task.replaced(splits=type(task.splits)({**task.splits, "test": rows}))
+        head = SearchHead(resolve_head("layer-search", {}), make_setting(cache, changed, tmp_path))
+        return np.asarray(head.judge("test", reader)["ndcg@10"][layer])
+
+    answered, own = score(), score(id=[task.corpus_ids[first]])
+    assert answered[0] == pytest.approx(1.0)
+    np.testing.assert_array_equal(own, answered)
+    other = {"documents": [[second]], "grades": [[1.0]]}
+    behind, alone = score(**other), score(**other, id=[task.corpus_ids[first]])
+    assert (behind[0], alone[0]) == (pytest.approx(1 / np.log2(3)), pytest.approx(1.0))
+    np.testing.assert_array_equal(behind[1:], alone[1:])
 
 
 def test_bitexts_are_scored_as_by_scikit_learn_in_both_directions(tmp_path: Path) -> None:
