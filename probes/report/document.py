@@ -190,7 +190,7 @@ class KindReport:
 
     def resampled(self, task: TaskRecord) -> str:
         """Say, from the description of a task, what intervals are drawn from."""
-        unit = "groups" if task["has_groups"] else self.unit
+        unit = "groups" if task.get("has_groups") else self.unit
         return f"{unit}, those that share a text together" if "test" in task.get("shared_rows", {}) else unit
 
     def metrics(self, result: HeadResult) -> Sequence[str]:

@@ -81,8 +81,6 @@ if TYPE_CHECKING:
 
 def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
     """Refuse a task that a head cannot be fitted on, in a sweep with `chooses_plan`, before anything is extracted."""
-    if set(task.splits) == {"train"}:
-        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
     require_loggers(config.loggers)
     if chooses_plan and "wandb" in config.loggers:
         raise ConfigError("loggers name wandb, which logs single runs; allowed here: csv, tensorboard.")
@@ -94,6 +92,8 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
     planned = PlannedRun(config.protocol, chooses_plan, config.extraction.layers)
     for name, resolved in config.resolve_heads().items():
         HEADS[name].check(task, resolved, planned)
+    if set(task.splits) == {"train"}:
+        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
 
 
 def obtain_cache(

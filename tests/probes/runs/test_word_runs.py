@@ -398,7 +398,7 @@ def write_conll(path: Path, *tags: str) -> str:
 @pytest.mark.parametrize(
     ("splits", "message"),
     [
-        (("train",), "task 'word-files' has only the split train; add validation or test rows"),
+        (("train",), "no split 'validation', on which head 'token-classifier' chooses its epoch"),
         (("validation", "test"), "task 'word-files' has no split 'train', which every head needs"),
         (("train", "test"), "no split 'validation', on which head 'token-classifier' chooses its epoch"),
     ],
@@ -418,6 +418,9 @@ def test_a_missing_split_is_told_before_anything_is_extracted(
         run(config)
     with pytest.raises(TaskError, match=message.replace("its epoch", "its plan")):
         run_sweep(config, [parse_plan("causal")])
+    if splits == ("train",):
+        with pytest.raises(TaskError, match="has only the split train; add validation or test rows"):
+            run(replace(config, heads={"token-classifier": {"keep": "last"}}))
 
 
 def test_a_sentence_of_many_words_and_single_rows_go_through(decoder_folder: Path, tmp_path: Path) -> None:
