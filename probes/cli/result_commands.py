@@ -14,6 +14,7 @@ from extract.files import write_file, write_frame
 from probes.adaptation.abilities import compare_abilities, holds_abilities, score_screen, verdicts, write_compared
 from probes.cli.commands import CompareArgs, ReportArgs
 from probes.cli.screen import open_output, show, show_written
+from probes.metrics.significance import FEW_UNITS, too_few
 from probes.report.blocks import Block, Table, cell, metric_label, number, percent, signed_interval
 from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
 from probes.report.page import PAGE, Page, Part, Pictures, write_page
@@ -129,9 +130,14 @@ def _by_layer(args: CompareArgs) -> int:
     ]
     table = Table(("layer", cell(other), cell(one), "difference", "95 % interval"), rows)
     title = f"every layer alone, {where['head']}, {metric_label(metric)} x 100 on {where['split']}"
+    few = f"There are {too_few('rows', int(where['n_units']))} to tell {one} and {other} apart."
     answer = (
-        f"{one} is better than {other} at {int((frame['low'] > 0).sum())} of {len(frame)} layers and worse at "
-        f"{int((frame['high'] < 0).sum())}; the intervals hold the differences of all layers at once."
+        few
+        if where["n_units"] < FEW_UNITS
+        else (
+            f"{one} is better than {other} at {int((frame['low'] > 0).sum())} of {len(frame)} layers and worse at "
+            f"{int((frame['high'] < 0).sum())}; the intervals hold the differences of all layers at once."
+        )
     )
     Console(markup=False).print(_on_screen(table, title))
     note = note_on_settings(first, second, str(where["head"]))

@@ -51,7 +51,7 @@ LAYER_COLUMNS = (
 )
 GAP_COLUMNS = (
     *("one", "other", "head", "split", "layer", "depth", "metric"),
-    *("value", "over", "difference", "low", "high"),
+    *("value", "over", "difference", "low", "high", "n_units"),
 )
 ALL = "all"
 
@@ -225,7 +225,7 @@ def compare_at_layers(
 
     Returns:
         A row per layer, with the columns `GAP_COLUMNS`: `value` is the score of the layer alone in `one`, `over` that
-        in `other`; `low` to `high` hold the differences of all layers at once, at 95 %.
+        in `other`; `low` to `high` hold the differences of all layers at once, at 95 %, of `n_units` resampled units.
 
     Raises:
         HeadError: Runs on other rows, metrics or layers, or a head whose layers cannot be scored.
@@ -267,6 +267,7 @@ def compare_at_layers(
         "difference": difference,
         "low": low,
         "high": high,
+        "n_units": parts[0].scorer.n_units,
     }
     return pd.DataFrame({**columns, **common})[list(GAP_COLUMNS)]
 
