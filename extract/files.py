@@ -95,7 +95,8 @@ def unpack(content: bytes) -> bytes:
 
 
 def open_unlinked(path: Path, mode: Literal["wb", "ab"]) -> BinaryIO:
-    """Open a file for writing, but not through a link, which would reach elsewhere (`OSError`)."""
+    """Open a file for writing, but not through a link, which would reach elsewhere (`ConfigError`)."""
+    _refuse_link(path)
     return open(path, mode, opener=lambda name, flags: os.open(name, flags | NO_FOLLOW, 0o666))
 
 
@@ -103,11 +104,15 @@ def refuse_links(folder: Path) -> None:
     """Refuse a folder that is a link or holds one, through which writing would reach elsewhere; it may be absent."""
     for parent, folders, files in os.walk(folder):
         for path in [Path(parent), *(Path(parent, name) for name in (*folders, *files))]:
-            if path.is_symlink():
-                raise ConfigError(
-                    f"{str(path)!r} is a link, and nothing is written through links; allowed: a folder of plain files "
-                    "and folders. Remove the link, or choose another folder or name."
-                )
+            _refuse_link(path)
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise ConfigError(
+            f"{str(path)!r} is a link, and nothing is written through links; allowed: a folder of plain files and "
+            "folders. Remove the link, or choose another folder or name."
+        )
 
 
 def _sweep_drafts(path: Path) -> None:

@@ -64,10 +64,10 @@ CHUNK = 1 << 24
 """Numbers of a tensor that are widened to float64 at a time."""
 INERT = re.compile(
     "_.*|.*_token_id|.*dropout|architectures|auto_map|chunk_size_feed_forward|dtype|id2label|initializer_range|"
-    "is_encoder_decoder|label2id|output_.*|problem_type|quantization_config|return_dict|tie_word_embeddings|"
-    "torch_dtype|transformers_version|use_cache"
+    "is_encoder_decoder|label2id|output_(attentions|hidden_states|router_logits)|problem_type|return_dict|"
+    "tie_word_embeddings|torch_dtype|transformers_version|use_cache"
 )
-"""Settings of a configuration that change no latent, or are told elsewhere."""
+"""Settings of a configuration that are known to change no latent, or are told elsewhere."""
 RARE = ("merge", "quantization", "bidirectional", "config_digest")
 """Recorded only of decoders that have it: the identities of others stay what they were."""
 COUNTS_BLOCKS = re.compile("layers|blocks|depth")
@@ -900,9 +900,15 @@ CAUSAL = {READ_BY_ALL: True, READ_BY_SOME: None}
 
 
 def digest_config(config: PreTrainedConfig) -> str:
-    """Digest the settings of a text decoder that decide its numbers beside the weights, such as a sliding window."""
-    values = json.loads(config.to_json_string(use_diff=False))
-    return digest_json({key: value for key, value in values.items() if not INERT.fullmatch(key)})
+    """Digest the settings of a text decoder that may decide its numbers beside its weights, as a window does."""
+    try:
+        values = json.loads(config.to_json_string(use_diff=False))
+        return digest_json({key: value for key, value in values.items() if not INERT.fullmatch(key)})
+    except (TypeError, ValueError) as error:
+        raise DecoderError(
+            f"the configuration of the family {config.model_type!r} cannot be written as JSON ({first_line(error)}), "
+            "so no cache could tell what it is of; set its values to numbers, strings and lists of them."
+        ) from error
 
 
 def bidirectional_flags(config: PreTrainedConfig) -> dict[str, object]:

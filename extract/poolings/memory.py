@@ -1,12 +1,13 @@
 """Memory that returns to the system, so that a long extraction takes no more than a short one, and copies to devices.
 
-Private anonymous pages and `malloc_trim` are POSIX and glibc; elsewhere (Windows, musl, macOS for the latter) plain
-tensors serve and nothing is trimmed. See docs/decisions/memory-pages.md.
+Private anonymous pages are POSIX, `malloc_trim` and `mallopt` glibc's; elsewhere (Windows, and for the latter two musl
+and macOS) plain tensors serve, and nothing is trimmed or kept. See docs/decisions/memory-pages.md.
 """
 
 import ctypes
 import math
 import mmap
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -22,6 +23,8 @@ TRIM_ABOVE, PAGES_ABOVE, MOST_WITH_PAGES = -1, -3, -4
 are free; how many blocks may have pages of their own."""
 LARGEST_BLOCK = 32 << 20
 """Bytes up to which glibc learns by itself to keep blocks."""
+SHORT_SECONDS = 1.0
+"""Of a block after which the heap is not trimmed: that takes up to a tenth of a second."""
 _KEEPING: list[None] = []
 """One entry for every `keep_blocks` that has not ended, in any thread."""
 ALIGNMENT = 64
@@ -44,18 +47,20 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
 
 @contextmanager
 def keep_blocks() -> Iterator[None]:
-    """Make glibc keep freed blocks of any size until the outermost `with` block ends, then hand back what is free.
+    """Make glibc keep freed blocks of any size, until the outermost `with` block ends or `trim_heap` is called.
 
     Every batch makes the same intermediate results, and fetching their pages anew can take longer than computing them.
+    What is free at the end goes back to the system, unless the block was so short that another may follow at once.
     """
     change = _find_in_c("mallopt")
     if change is None:
         yield
         return
-    change(MOST_WITH_PAGES, 0)
-    change(TRIM_ABOVE, -1)  # never
+    began = time.monotonic()
     _KEEPING.append(None)
     try:
+        change(MOST_WITH_PAGES, 0)
+        change(TRIM_ABOVE, -1)  # never
         yield
     finally:
         _KEEPING.pop()
@@ -63,7 +68,8 @@ def keep_blocks() -> Iterator[None]:
             change(MOST_WITH_PAGES, 1 << 16)  # as glibc begins
             change(PAGES_ABOVE, LARGEST_BLOCK)
             change(TRIM_ABOVE, 2 * LARGEST_BLOCK)
-            trim_heap()
+            if time.monotonic() - began > SHORT_SECONDS:
+                trim_heap()
 
 
 def trim_heap() -> None:

@@ -366,7 +366,7 @@ def extract_shards(
         IcecoreError: As `extract_latents`; finished shards stay.
     """
     require_shardable(spec, window)
-    decoder = load_decoder(decoder)
+    decoder = _as_begun(load_decoder(decoder), Path(folder))
     if is_split(decoder.module):
         require_one_process("tp_plan")
     require_locks()
@@ -392,6 +392,14 @@ def extract_shards(
     cache = ShardedCache(folder)
     warn_truncated(cache, n_cut=sum(shard.n_truncated for shard in index.shards))
     return cache
+
+
+def _as_begun(decoder: Decoder, folder: Path) -> Decoder:
+    """Leave out the digest of the configuration where a folder was begun by an early version, which had none."""
+    path = folder / INDEX
+    if path.is_file() and "config_digest" not in parse_index(path.read_bytes(), where=str(path)).identity["decoder"]:
+        return replace(decoder, description=replace(decoder.description, config_digest=""))
+    return decoder
 
 
 def require_shardable(spec: ExtractionSpec, window: int) -> None:

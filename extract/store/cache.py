@@ -655,7 +655,10 @@ class MeanCache(JoinedCache):
         templates = [{k: v for k, v in part.identity.template.items() if k != "window"} for part in parts]
         whole = replace(first.identity, template={**first.identity.template, MEAN_OF: templates})
         provenance = {**first.manifest.provenance, MEAN_OF: [part.manifest.id for part in parts]}
-        super().__init__(parts, Manifest(identity or whole, provenance))
+        told = identity or whole
+        for part in parts:
+            told = told.like(part.identity)
+        super().__init__(parts, Manifest(told, provenance))
 
     @property
     def certificate(self) -> Plain:
@@ -879,7 +882,8 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
     name = str(manifest.provenance["decoder"]["name"]).replace("/", "--").replace("*", "x")
     plan = re.sub(r"[^a-z0-9-]+", "_", manifest.identity.plan).strip("_")[:60]
-    return folder / f"{name[:120]}-{plan}-{manifest.short_id}.h5"
+    short = name.encode()[:120].decode(errors="ignore")
+    return folder / f"{short}-{plan}-{manifest.short_id}.h5"
 
 
 def find_cache(folder: Path, identity: CacheIdentity) -> LatentCache | None:

@@ -324,8 +324,8 @@ MAPPED_BYTES = 2 << 30
 """Bytes of files that gathering leaves mapped: a smaller cache stays mapped whole."""
 FAULT_BYTES = 64 << 10
 """Bytes that a touched row is taken to map where the system does not say how many are: with its neighbours."""
-MOST_MAPS = 256
-"""Files that are mapped at once: each takes a descriptor, and a process often has no more than 1,024."""
+MOST_MAPS = 512
+"""Files that are mapped at once; each takes a descriptor, of which a process often has no more than 1,024."""
 DENSE = 0.25
 """Share of the rows of a range from which on the whole range is read."""
 CHUNK = 1 << 22  # bytes read at a time to digest a file

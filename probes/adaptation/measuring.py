@@ -151,11 +151,12 @@ def measure_abilities(
     options = options or AbilityOptions()
     plans = {plan.text: plan for plan in map(parse_plan, options.plans)}
     articles, source = _read_articles(options)
-    with watching(watcher) as seen, keep_blocks():
+    with watching(watcher) as seen:
         model = decoder if isinstance(decoder, LanguageModel) else load_language_model(decoder, report=seen.say)
         for plan in plans.values():  # before anything long is computed
             require_no_leak(plan, len(model.decoder.blocks))
-        return _Measuring(model, articles, source, options, seen).measure(plans)
+        with keep_blocks():
+            return _Measuring(model, articles, source, options, seen).measure(plans)
 
 
 def _read_articles(options: AbilityOptions) -> tuple[list[tuple[str, Article]], str]:

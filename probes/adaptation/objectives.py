@@ -80,10 +80,13 @@ def _head_of(model: PreTrainedModel) -> Any:
 
 @contextmanager
 def _cast_head(model: PreTrainedModel) -> Iterator[None]:
-    """Cast a frozen head once for all chunks, which autocasting would do for each, until the `with` block ends."""
+    """Cast a frozen head once for all chunks, which autocasting would do for each, until the `with` block ends.
+
+    One that is offloaded (on `meta`) is brought in by a hook of its own, chunk by chunk.
+    """
     head = _head_of(model)
     device = head.weight.device.type
-    if torch.is_autocast_enabled(device):
+    if device != "meta" and torch.is_autocast_enabled(device):
         weight = head.weight.to(torch.get_autocast_dtype(device))
         with changed(head, weight=nn.Parameter(weight, requires_grad=False)):
             yield

@@ -803,7 +803,7 @@ def _build_corpus_task(
     n_dropped = len(queries) - len(answered)
     notes = [f"{n_dropped} queries without a relevant document left out"] * (n_dropped > 0)
     if n_regraded:
-        notes.append(f"{n_regraded} rows grade a document of a query once more, otherwise: the highest grade counts")
+        notes.append(f"{n_regraded} judgements repeat one with another grade; the highest counts")
     return build_task(
         kind,
         FileRows(answered, judged.source, (*judged.notes, *notes)),

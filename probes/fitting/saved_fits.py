@@ -198,6 +198,8 @@ def describe_latents(cache: LatentCache) -> dict[str, object]:
     """Describe the latents that a head is fitted on: new ones must be like them."""
     identity = cache.identity
     decoder = {key: identity.decoder.get(key) for key in DECODER_KEYS}
+    if "config_digest" in identity.decoder:  # as `unlike` compares it
+        decoder["config_digest"] = identity.decoder["config_digest"]
     return {
         "cache": cache.manifest.id,
         "decoder": decoder,
@@ -205,6 +207,12 @@ def describe_latents(cache: LatentCache) -> dict[str, object]:
         "template": identity.template,
         **({"views": views} if (views := describe_views(identity)) else {}),
     }
+
+
+def unlike(decoder: Mapping[str, object], other: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    """List where two records of a decoder differ; a configuration counts where both tell it, as early ones do not."""
+    pairs = {key: (decoder.get(key), other.get(key)) for key in (*DECODER_KEYS, "config_digest")}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1] and (key in DECODER_KEYS or all(pair))}
 
 
 def _seal(values: Values) -> str:

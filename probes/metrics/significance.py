@@ -260,8 +260,10 @@ def joint_intervals(
 def _is_scored(values: Float[np.ndarray, " L"], resampled: Float[np.ndarray, "L R"]) -> Bool[np.ndarray, " L"]:
     """Mark the systems with a score on all rows and on more than half of the resamples."""
     is_scored: Bool[np.ndarray, " L"] = np.isfinite(values) & (np.isfinite(resampled).mean(axis=1) > 0.5)
-    if not is_scored.any() or np.isfinite(resampled[is_scored]).all(0).sum() < 2:
+    if not is_scored.any():
         raise TaskError("no system has a score that can be resampled; check the predictions for constants.")
+    if np.isfinite(resampled[is_scored]).all(0).sum() < 2:
+        raise TaskError("no resample has a score of every system; compare on more rows, or leave constant systems out.")
     return is_scored
 
 

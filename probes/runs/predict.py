@@ -35,7 +35,7 @@ from extract.run.embed import embed_readings
 from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import differences
-from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead
+from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead, unlike
 from probes.heads.head_table import TaskKind, find_head
 from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen, saved_channels
 from probes.heads.result import HeadResult
@@ -361,13 +361,12 @@ def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedH
     views = {name: _describe_view(view, decoder, of_words=of_words) for name, view in readings.items()}
     first = next(iter(views.values()))
     now = {
-        "decoder": {key: getattr(described, key) for key in DECODER_KEYS},
         "plan": first["plan"],
         "template": first["template"],
         "views": views if folder.spec.views else {},
     }
     scored = {
-        "decoder": {key: value for key, value in folder.scores.header.decoder.items() if key in DECODER_KEYS},
+        "decoder": folder.scores.header.decoder,
         "plan": folder.scores.cache["plan"],
         "template": folder.scores.cache["template"],
         "views": {
@@ -376,7 +375,9 @@ def _require_latents(folder: RunFolder, decoder: Decoder, heads: Sequence[SavedH
         },
     }
     for latents in filter(None, [scored, *(saved.record.latents for saved in heads)]):
-        if unequal := differences(now, {key: {"views": {}, **latents}[key] for key in now}):
+        unequal = differences(now, {key: {"views": {}, **latents}[key] for key in now})
+        unequal |= {f"decoder.{key}": pair for key, pair in unlike(vars(described), latents["decoder"]).items()}
+        if unequal:
             listing = "; ".join(f"{key} is {a!r}, the run has {b!r}" for key, (a, b) in unequal.items())
             raise CacheIdentityError(
                 f"the heads of {str(folder.path)!r} were fitted on something else: {listing}. Score with the decoder "
@@ -838,8 +839,11 @@ def _find_head(
     if place.point:
         matches = [saved for saved in matches if saved.record.pooling == result.pooling]
         decoders = [row.decoder for row in read_plans(run.values).plans if dict(row.point) == dict(place.point)]
-        weights = {decoder["weight_digest"] for decoder in decoders if decoder is not None}
-        matches = [saved for saved in matches if saved.record.latents["decoder"]["weight_digest"] in weights]
+        matches = [
+            saved
+            for saved in matches
+            if any(decoder is not None and not unlike(decoder, saved.record.latents["decoder"]) for decoder in decoders)
+        ]
     if not matches:
         where = f"at the point {label_of(place.point)!r}" if place.point else f"under the plan {place.plan!r}"
         raise HeadError(

@@ -18,7 +18,7 @@ from extract.records import to_plain, with_values
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
 from extract.run.shards import CachePart, compose_cache, sweep_cost, sweep_latents
-from extract.store.cache import LatentCache, cache_path, find_cache
+from extract.store.cache import LatentCache, cache_path, find_cache, passing_over
 from extract.store.items import remove_cache
 from extract.store.manifest import Manifest
 from probes.data.task import Task
@@ -291,7 +291,7 @@ class _Growth:
         alike: dict[int, list[MaskPlan]] = {}
         for plan in plans:
             if (path := cache_path(self.folder, self._describe(plan, self.texts))).exists():
-                with suppress(CacheIncompleteError):
+                with passing_over(path), suppress(CacheIncompleteError):
                     whole = CachePart(LatentCache(path), self.texts)
                     whole.cache.verify_latents()
                     had = set(self._held(plan))

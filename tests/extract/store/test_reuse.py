@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from extract.errors import CacheError, CacheWarning, UnknownNameError
+from extract.decoders.decoder import load_decoder
+from extract.errors import CacheError, CacheWarning, DecoderError, UnknownNameError
+from extract.inputs.template import InputTemplate
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
+from extract.run.shards import extract_shards
 from extract.store.cache import LatentCache, find_cache
 from extract.store.manifest import CacheIdentity, Manifest, view_identity
-from tests.extract.tiny_decoders import make_decoder, make_manifest, make_texts, write_cache
+from tests.extract.tiny_decoders import make_decoder, make_manifest, make_model, make_texts, make_tokenizer, write_cache
 
 TEXTS = make_texts(5)
 
@@ -154,6 +157,24 @@ def test_an_early_cache_without_a_digest_of_the_configuration_serves(tmp_path: P
     assert (cache.path, "config_digest" in cache.identity.decoder) == (path, False), "heads on it are found by that"
     view = extract_latents(decoder, TEXTS, folder=tmp_path, spec=ExtractionSpec(plan="backward"))
     assert view_identity({"early": wanted_of(cache), "new": wanted_of(view)}).views
+
+
+def test_what_was_begun_without_a_digest_of_the_configuration_goes_on_as_it_is(tmp_path: Path) -> None:
+    decoder = make_decoder()
+    early = replace(decoder, description=replace(decoder.description, config_digest=""))
+    shards = extract_shards(early, TEXTS[:4], folder=tmp_path / "shards", window=2)
+    more = extract_shards(decoder, TEXTS, folder=tmp_path / "shards", window=2)
+    assert (len(shards), len(more), more.identity.decoder) == (4, 5, shards.identity.decoder)
+    mean = ExtractionSpec(template=InputTemplate(name="prompt-eol+pretended-cot"))
+    parts = [extract_latents(each, TEXTS, folder=tmp_path, spec=mean) for each in (early, decoder)]
+    assert parts[0].manifest.id == parts[1].manifest.id
+
+
+def test_a_configuration_that_is_no_json_is_refused_in_one_sentence() -> None:
+    model = make_model()
+    model.config.own = {1, 2}
+    with pytest.raises(DecoderError, match=r"the configuration of the family 'llama' cannot be written as JSON"):
+        load_decoder(model, make_tokenizer())
 
 
 def wanted_of(cache: LatentCache) -> CacheIdentity:

@@ -68,3 +68,28 @@ def test_a_checkpoint_without_a_head_is_refused(tmp_path: Path) -> None:
 def test_a_body_alone_is_refused() -> None:
     with pytest.raises(DecoderError, match="has no language-model head"):
         load_language_model(make_model("llama").model, make_tokenizer())
+
+
+def test_a_head_is_cast_once_where_products_are_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make("llama")
+    generator = torch.Generator().manual_seed(0)
+    states, targets = torch.randn(11, 32, generator=generator), torch.arange(11)
+    before = whole.model.lm_head.weight
+    monkeypatch.setattr(objectives, "MOST_LOGITS", 3 * whole.vocabulary)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = cross_entropy(whole.logits(states).float(), targets, reduction="none")
+        seen = []
+        whole.model.lm_head.register_forward_pre_hook(lambda head, _: seen.append(head.weight.dtype))
+        losses = whole.losses(states.requires_grad_(), targets)
+    torch.testing.assert_close(losses, expected)
+    assert seen == [torch.bfloat16] * 4
+    assert whole.model.lm_head.weight is before
+
+
+def test_a_head_that_is_offloaded_scores_tokens(tmp_path: Path) -> None:
+    folder = save_decoder(tmp_path / "whole", tie_word_embeddings=False)
+    plain = load_language_model({"name": str(folder), "device": "cpu"})
+    moved = load_language_model({"name": str(folder), "device_map": {"model": "cpu", "lm_head": "disk"}})
+    states, targets = torch.randn(5, 32, generator=torch.Generator().manual_seed(0)), torch.arange(5)
+    with torch.no_grad():
+        torch.testing.assert_close(moved.losses(states, targets), plain.losses(states, targets))
