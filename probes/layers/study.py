@@ -548,7 +548,7 @@ def answer(findings: HeadFindings) -> str:
     if findings.curve("alone") is None:
         return ""
     if findings.n_units < FEW_UNITS:
-        return findings.recommend()
+        return " ".join(filter(None, (findings.recommend(), _by_view(findings))))
     said = (findings.recommend(), _by_view(findings), _joint(findings), _few(findings), _lost(findings))
     return " ".join(filter(None, said))
 
@@ -562,7 +562,7 @@ def _by_view(findings: HeadFindings) -> str:
     for view, value, low, high in zip(lost.layers, lost.values, lost.low, lost.high, strict=True):
         ends = (low, high) if value >= 0 else (-high, -low)
         gap = f"{_percent(abs(value))} {'less' if value >= 0 else 'more'} ({_percent(ends[0])} to {_percent(ends[1])})"
-        tied = ", statistically tied" * (not (low > 0 or high < 0))
+        tied = ", statistically tied" * (findings.n_units < FEW_UNITS or not (low > 0 or high < 0))
         without = f"without {view} {_percent(by_name[f'without {view}'])}"
         alone = f" ({view} alone: {_percent(by_name[name])})" if (name := f"{view} alone") in by_name else ""
         parts.append(f"{without}, {'the same' if value == low == high else gap + tied}{alone}")
