@@ -200,7 +200,7 @@ def tables() -> dict[str, str]:
     for decoder in ("smollm2", "gemma"):
         rows[f"adapted {decoder}"] = adapted_rows(f"adapted-{decoder}")
         rows[f"adapted probes {decoder}"] = adapted_probe_rows(f"adapted-{decoder}")
-    rows["adapted probes smollm2 beside"] = adapted_probe_rows("adapted-smollm2", is_beside=True)
+        rows[f"adapted probes {decoder} beside"] = adapted_probe_rows(f"adapted-{decoder}", is_beside=True)
     rows |= {"views smollm2": view_rows("stsb-views-smollm2"), "views banking77": view_rows("banking77-views")}
     rows |= {"views words": word_view_rows(), "views sources": source_rows()}
     return {name: "\n".join(lines) for name, lines in rows.items()}
