@@ -335,6 +335,8 @@ def _require_head(folder: RunFolder, saved: SavedHead[FittedModule], name: str) 
         latents = dict(record.latents)  # early heads do not say
         if missing := [key for key in ("decoder", "plan", "template") if latents and key not in latents]:
             raise KeyError(f"{', '.join(missing)} of the latents is missing")
+        if not isinstance(latents.get("decoder", {}), dict):
+            raise TypeError(f"the decoder of the latents is {latents['decoder']!r}")
         if not record.pooling or not record.layers:
             raise KeyError("it names no pooling or no layers")
         KINDS[folder.scores.header.kind].check_record(record)
