@@ -111,9 +111,9 @@ def read_spans(text: str) -> SpanSource | None:
         if line.strip():
             try:
                 row = json.loads(line.decode("utf-8"))
-                spans[str(row["text"])] = [(int(a), int(b)) for a, b in row["spans"]]
-                str(row["text"]).encode("utf-8")
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+                row["text"].encode("utf-8")  # what is no text, or holds half a character, is refused
+                spans[row["text"]] = [(int(a), int(b)) for a, b in row["spans"]]
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise ConfigError(
                     f"line {number} of {text!r} cannot be read ({type(error).__name__}: {error}); allowed: "
                     '{"text": "...", "spans": [[0, 5]]}.'

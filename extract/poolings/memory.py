@@ -49,7 +49,7 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
 def keep_blocks() -> Iterator[None]:
     """Make glibc keep freed blocks of any size, until the outermost `with` block ends or `trim_heap` is called.
 
-    Every batch makes the same intermediate results, and fetching their pages anew can take longer than computing them.
+    Every batch makes the same intermediate results, and fetching their pages again can take longer than computing them.
     What is free at the end goes back to the system, unless the block was so short that another may follow at once.
     """
     change = _find_in_c("mallopt")

@@ -87,10 +87,11 @@ class ExtractionSpec:
     @property
     def looks_inside(self) -> bool:
         """Whether states inside blocks are read, so that the decoder is wired under a causal plan too."""
-        return bool(self._reba) or any("." in layer or layer.startswith("taps:") for layer in self.layers)
+        return bool(self.reba_poolings) or any("." in layer or layer.startswith("taps:") for layer in self.layers)
 
     @property
-    def _reba(self) -> list[str]:
+    def reba_poolings(self) -> list[str]:
+        """The poolings of texts and words that gather states by causal attention, which no sweep over plans can."""
         return [name for name in (*self.poolings, *self.words.poolings) if name in REBA]
 
     @cached_property
@@ -165,15 +166,15 @@ class ExtractionSpec:
                 f"the plan {plan.text!r} puts a placeholder before the text, so words.shift would read it; "
                 "set words.shift to false, or choose another plan."
             )
-        if self.words.shift and any(name in REBA for name in self.words.poolings):
+        if self.words.shift and "reba" in self.words.poolings:
             raise InputError(
                 "words.shift is true, but the pooling 'reba' weighs the tokens of a word itself; set words.shift to "
                 "false, or choose another pooling."
             )
-        if self._reba and not plan.is_untouched:
+        if self.reba_poolings and not plan.is_untouched:
             raise InputError(
-                f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "
-                "choose the plan 'causal', or another pooling."
+                f"the pooling {self.reba_poolings[0]!r} gathers states by causal attention, and the plan is "
+                f"{plan.text!r}; choose the plan 'causal', or another pooling."
             )
         require_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
         if self.batch_tokens is not None and self.batch_tokens < 1:

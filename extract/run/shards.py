@@ -23,7 +23,6 @@ from extract.files import digest_rows, open_unlinked
 from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_plan
-from extract.poolings.pooling_table import REBA
 from extract.run.extraction import (
     Extraction,
     Put,
@@ -201,7 +200,7 @@ def sweep_latents(
         means = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
         return [MeanCache(parts, identity=mean) for parts, mean in zip(zip(*swept, strict=True), means, strict=True)]
     specs = {plan: spec.with_plan(plan) for plan in plans}
-    if any(name in REBA for name in (*spec.poolings, *spec.words.poolings)):
+    if spec.reba_poolings:
         raise ConfigError("ReBA poolings need the causal plan alone; extract them by themselves, not in a sweep.")
     n_rows = count_rows(decoder, unique, spec)
     manifests = {plan: describe_extraction(decoder, unique, specs[plan], n_rows=n_rows) for plan in specs}
@@ -251,8 +250,7 @@ def extract_views(
     for one, _ in join_readings(missing):
         under.setdefault(one.with_plan(parse_plan("causal")), []).append(one.mask_plan)
     for one, plans in under.items():
-        has_reba = any(name in REBA for name in (*one.poolings, *one.words.poolings))
-        if len(plans) > 1 and not has_reba and not any(plan.has_tail for plan in plans):
+        if len(plans) > 1 and not one.reba_poolings and not any(plan.has_tail for plan in plans):
             sweep_latents(decoder, unique, plans, spec=one, folder=folder, progress=progress)
     return extract_latents(decoder, texts, spec=spec, folder=folder, progress=progress)
 
@@ -273,7 +271,7 @@ def _sweep_views(
         if any(point[name].plan != plan.text for point, plan in zip(points, plans, strict=True)):
             one = extract_latents(decoder, texts, spec=points[0][name], folder=folder, progress=progress)
             swept[name] = [one] * len(plans)
-        elif any(pooling in REBA for pooling in (*view.poolings, *view.words.poolings)):  # no part of a sweep
+        elif view.reba_poolings:  # no part of a sweep
             swept[name] = [
                 extract_latents(decoder, texts, spec=point[name], folder=folder, progress=progress) for point in points
             ]

@@ -13,7 +13,7 @@ from extract.errors import CacheIncompleteError, ConfigError, IcecoreError, firs
 from extract.files import digest_json
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import MaskPlan
-from extract.poolings.pooling_table import AUTO, REBA
+from extract.poolings.pooling_table import AUTO
 from extract.records import to_plain, with_values
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
@@ -202,7 +202,7 @@ def foresee_misfits(grid: Grid, tasks: Mapping[str, Task]) -> dict[str, str]:
 
 def _is_alone(spec: ExtractionSpec) -> bool:
     """Whether an extraction cannot be part of a sweep over plans."""
-    return spec.mask_plan.has_tail or any(name in REBA for name in (*spec.poolings, *spec.words.poolings))
+    return spec.mask_plan.has_tail or bool(spec.reba_poolings)
 
 
 def join_specs(specs: Sequence[ExtractionSpec], n_blocks: int) -> ExtractionSpec:

@@ -93,6 +93,7 @@ def test_spans_that_cannot_be_read_are_refused_with_file_and_line(tmp_path: Path
         b'{"text": "a\\ud800", "spans": [[0, 1]]}',
         '{"text": "\xe9", "spans": [[0, 1]]}'.encode("latin-1"),
         b'{"text": "abc", "spans": [[0, Infinity]]}',
+        b'{"text": 3, "spans": [[0, 1]]}',
         b'{"text": "abc", "spans": ' + b"[" * 99999,
     ],
 )
