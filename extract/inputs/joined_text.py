@@ -65,6 +65,10 @@ class GivenSpans:
                     )
         self.identity = f"given:{digest_json(self._spans)}"
 
+    def __contains__(self, text: str) -> bool:
+        """Whether a text is named."""
+        return text in self._spans
+
     def assign(self, text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.int64]:
         """Number spans by the characters a token covers; a token that touches a span belongs to it."""
         numbers = np.full(len(offsets), CONTEXT, np.int64)

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, count_places, load_decoder
 from extract.decoders.decoder_spec import DecoderSource, select_layers
-from extract.errors import CertificateError, ConfigError, InputError, TruncationWarning
+from extract.errors import CertificateError, ConfigError, ConfigWarning, InputError, TruncationWarning
 from extract.files import digest_bytes, digest_module, digest_rows
 from extract.inputs.batches import Batch, collate_group, group_texts
-from extract.inputs.joined_text import JoinedText, digest_texts, plain_text, require_words
+from extract.inputs.joined_text import GivenSpans, JoinedText, digest_texts, plain_text, read_spans, require_words
 from extract.inputs.tokens import digest_chat
 from extract.linear import describe_products
 from extract.masks.mask_plan import MaskPlan
@@ -478,8 +478,16 @@ def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: Extrac
 def check_texts(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, path: Path) -> None:
     """Refuse texts that cannot be read before a store for them is laid out at `path`: `InputError`, naming the text.
 
-    Tokenising takes less than a hundredth of the extraction.
+    Tokenising takes less than a hundredth of the extraction. Spans of other texts are warned of.
     """
+    spans = read_spans(spec.template.spans)
+    if isinstance(spans, GivenSpans) and not any(plain_text(text) in spans for text in texts):
+        warnings.warn(
+            f"template.spans is {spec.template.spans!r}, which names none of the {len(texts):,} texts, so no token "
+            "is in a span; a text must be the same to the last character.",
+            ConfigWarning,
+            stacklevel=3,
+        )
     if spec.template.on_long != "windows" and not path.exists():  # counting the rows has read those already
         _count_encoded(decoder, texts, spec)
 

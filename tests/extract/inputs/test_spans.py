@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from extract.decoders.decoder import Decoder
-from extract.errors import ConfigError, InputError
+from extract.errors import ConfigError, ConfigWarning, InputError
 from extract.inputs.batches import collate
 from extract.inputs.joined_text import CONTEXT, LONGEST, SHORTEST, GivenSpans, RandomSpans, read_spans
 from extract.inputs.template import InputTemplate
@@ -133,3 +133,12 @@ def test_hybrid_latents_differ_by_their_spans_alone(decoder: Decoder, texts: lis
     latents = [cache.gather(cache.rows_of(texts), "mean")[-1] for cache in caches]
     assert float((latents[0] - latents[1]).abs().max()) > 1e-4
     assert float((latents[0] - latents[2]).abs().max()) > 1e-4
+
+
+def test_a_file_of_spans_that_names_no_text_is_warned_of(decoder: Decoder, tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    path.write_text(json.dumps({"text": TEXT, "spans": [[4, 9]]}) + "\n", encoding="utf-8")
+    spec = ExtractionSpec(plan="hybrid", template=InputTemplate(spans=str(path)))
+    extract_latents(decoder, [TEXT, "Ice!"], spec=spec, folder=tmp_path)  # warnings are errors
+    with pytest.warns(ConfigWarning, match="names none of the 2 texts"):
+        extract_latents(decoder, [f"{TEXT} ", "Ice!"], spec=spec, folder=tmp_path)
