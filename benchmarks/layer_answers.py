@@ -44,7 +44,7 @@ def main() -> None:
                 }
             )
             title = f"{header.task['name']}: every layer alone, {run.scores.cache['plan']}"
-            note, frame = findings_note(found, has_set=True), pd.DataFrame(found.rows())
+            note, frame = findings_note(found), pd.DataFrame(found.rows())
             album.add(name, on_panel(draw_alone), frame, title=title, note=note)
             print(f"{name}: {found.answer}")
     OUT.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")

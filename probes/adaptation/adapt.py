@@ -326,7 +326,7 @@ class StepData(lightning.LightningDataModule):
         del device, dataloader_idx
         return batch
 
-    def _gather(self, rows: Sequence[tuple[str, ...]]) -> ContrastBatch:
+    def _gather(self, rows: Sequence[TextRow]) -> ContrastBatch:
         assert self.objectives.contrast is not None
         return self.objectives.contrast.gather(rows)
 
@@ -532,15 +532,14 @@ def train(
     texts: Texts,
     lora: Lora,
     *,
-    folder: Path,
-    fit_id: str,
+    unfinished: Unfinished,
     report: Callable[[StepReport], None] = ignore_step,
 ) -> Trained:
     """Train updates that are in place, resuming what a killed training left in the folder."""
     data, module = StepData(config, texts, objectives), Adaptation(config, objectives, lora)
     device = objectives.language.decoder.device
     options = config.training
-    unfinished = Unfinished(folder, fit_id)
+    folder = unfinished.path.parent
     started = time.monotonic()
     is_half = is_bfloat16(options.precision, device)
     if unfinished.find() is None:
@@ -621,6 +620,8 @@ WEIGHTS = "adapter_model.safetensors"
 SCHEMA = 1
 SHOWN = 3
 """Decimals of losses."""
+CUT_SAMPLED = 1000
+"""Rows of texts in which those that are cut are counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -736,6 +737,10 @@ def adapt(
         require_no_leak(plan, len(decoder.blocks))
     excluded = read_excluded(config.exclude)
     texts = _read_texts(config, decoder, excluded, say)
+    if texts.contrast is not None and objectives.contrast is not None:
+        rows, length = texts.contrast.rows[:CUT_SAMPLED], objectives.contrast.options.length
+        if share := objectives.contrast.share_cut(rows):
+            say(f"{share:.1%} of the texts of sscl have over {length} tokens with instruction and EOS, and are cut")
     identity = _identity(config, decoder, texts)
     fit_id = digest_json(identity)
     if existing is not None:
@@ -746,6 +751,8 @@ def adapt(
             f"folder {str(folder)!r} holds an adapter of another decoder, other texts or shares of them, other "
             "versions, or another kind of device or precision; give another name, or remove the folder."
         )
+    unfinished = Unfinished(folder, fit_id)
+    _require_no_other_state(unfinished)
     if objectives.masks:
         say(f"hidden tokens are shown as {' and '.join(map(repr, sorted({*objectives.masks.values()})))}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -756,7 +763,7 @@ def adapt(
         try:
             n, n_all = lora.n_parameters, decoder.description.n_parameters
             say(f"{n:,} parameters are trained, {n / n_all:.1%} of the decoder's {n_all:,}")
-            trained = train(config, objectives, texts, lora, folder=folder, fit_id=fit_id, report=report)
+            trained = train(config, objectives, texts, lora, unfinished=unfinished, report=report)
             files = lora.files()
         finally:
             lora.remove()
@@ -764,8 +771,7 @@ def adapt(
     record = _write_record(config, decoder, texts, excluded, objectives.masks, lora, trained, identity, fit_id)
     for name, content in files.items():
         write_file(folder / name, content)
-    for state in folder.glob(UNFINISHED.format("*")):
-        remove_file(state)
+    remove_file(unfinished.path)
     return Adapted(folder, record)
 
 
@@ -788,6 +794,17 @@ def find_adapted(folder: Path) -> Adapted | None:
         raise ConfigError(
             f"{str(folder / RECORD)!r} is no record of an adaptation ({error}); remove it, or choose another name."
         ) from error
+
+
+def _require_no_other_state(unfinished: Unfinished) -> None:
+    """Refuse a folder in which a killed training of other settings could still go on."""
+    folder = unfinished.path.parent
+    for state in folder.glob(UNFINISHED.format("*")):
+        if state != unfinished.path:
+            raise ConfigError(
+                f"folder {str(folder)!r} holds a training of other settings, texts or versions that was stopped; give "
+                f"another name, or remove {state.name} from it."
+            )
 
 
 def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: Callable[[str], None]) -> Texts:

@@ -74,6 +74,10 @@ class Phase:
                 raise unknown_name("objective", name, OBJECTIVES)
             if not weight >= 0:
                 raise ConfigError(f"the weight of {name!r} is {weight:g}; allowed: 0 or more.")
+        if self.steps and not any(self.weights.values()):
+            raise ConfigError(
+                f"a phase of {self.steps} steps gives no objective a weight; set for instance {{mntp: 1}}."
+            )
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,7 @@ class SscOptions:
     batch: int = 64
     """Rows of a step, each of which has the others as negatives."""
     length: int = 128
-    """Most tokens of a text."""
+    """Most tokens of a text, those of its instruction and EOS among them."""
     instruction: str = "Given the sentence, find its representation: "
     """What is written before every text."""
     pooling: str = "last"
@@ -244,7 +248,8 @@ class AdaptConfig:
     corpus: tuple[CorpusPart, ...] = ()
     """Texts for the objectives that predict tokens, as `[{files: texts.jsonl, column: text}]`."""
     exclude: tuple[str, ...] = ()
-    """Files of texts, or tasks, whose texts must not be trained on: rows and paragraphs equal to one are dropped."""
+    """Files of texts, or tasks, whose texts must not be trained on: rows and paragraphs equal to one are dropped. Of a
+    table the column `text` is read, or else every column."""
     objectives: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     """Options of the objectives that differ from their defaults, as `{sscl: {files: triples.jsonl, batch: 32}}`. Of
     mntp and mtp: rate, masked, random, mask_token; of msg: spans, shortest, longest, all_share; of sscl: files, anchor,

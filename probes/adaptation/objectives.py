@@ -22,7 +22,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from extract.decoders.decoder import DEFAULT_SPEC, IN_MEMORY, Decoder, body_of, changed, load_whole
 from extract.decoders.decoder_spec import DecoderSource, select_layers, split_tap
-from extract.errors import ConfigError, DecoderError, TaskError, unknown_name
+from extract.errors import ConfigError, DecoderError, InputError, TaskError, UnknownNameError, unknown_name
 from extract.files import digest_json
 from extract.inputs.batches import Batch, collate, stream_texts
 from extract.inputs.joined_text import CONTEXT, SPECIAL, TEXT
@@ -372,6 +372,10 @@ def info_nce(
     return cross_entropy(scores, torch.arange(len(anchors), device=scores.device))
 
 
+TextRow = tuple[str, ...]
+"""An anchor, its positive, and perhaps a hard negative; of views the anchor alone."""
+
+
 @dataclass(frozen=True, eq=False)
 class ContrastBatch:
     """Texts of `B` rows: all anchors, then all positives, then all hard negatives where there are any."""
@@ -406,6 +410,13 @@ class Contrast:
             instruction=options.instruction, eos=options.eos, max_tokens=repeat * options.length, repeat=repeat
         )
         self._encode = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
+        try:
+            self._encode(["a"])
+        except InputError as error:
+            raise ConfigError(
+                f"objectives.sscl.length is {options.length}, and its instruction leaves no room for a text; raise it, "
+                "or shorten objectives.sscl.instruction."
+            ) from error
         self._pool = find_pooling(pooling)
         self._positions = [decoder.layers.index(layer) for layer in layers]
 
@@ -414,7 +425,12 @@ class Contrast:
         """Whether dropout makes two views of each text, for want of texts that belong together."""
         return not self.options.files
 
-    def gather(self, rows: Sequence[tuple[str, ...]]) -> ContrastBatch:
+    def share_cut(self, rows: Iterable[TextRow]) -> float:
+        """Return the share of the texts that have more tokens than are read."""
+        cut = [item.is_truncated for item in self._encode([text for row in rows for text in row])]
+        return sum(cut) / len(cut)
+
+    def gather(self, rows: Sequence[TextRow]) -> ContrastBatch:
         """Put the texts of rows into a batch; a text alone is its own positive, of which dropout makes another view."""
         columns = [*zip(*rows, strict=True)]
         texts = [text for column in (columns * 2 if len(columns) == 1 else columns) for text in column]
@@ -482,15 +498,18 @@ def read_excluded(names: Sequence[str]) -> Excluded:
         elif not Path(name).suffix and not find_file(name).exists():
             raise unknown_name("task to exclude", name, [*TASKS, "a file of texts"])
         else:
-            forms = frozenset(overlap_form(text) for texts in _paragraphs(name, "text") for text in texts)
+            try:
+                judged = [text for paragraphs in _paragraphs(name, "text") for text in paragraphs]
+            except UnknownNameError:  # a table without this column
+                values = (value for row in read_raw(find_file(name)).rows for value in row.values.values())
+                judged = [value for value in values if isinstance(value, str)]
+            forms = frozenset(map(overlap_form, judged))
             sources[Path(name).name] = sources.get(Path(name).name, frozenset()) | forms  # of another folder
     return Excluded(sources)
 
 
 Row = TypeVar("Row")
 TokenRow = NDArray[np.int64]
-TextRow = tuple[str, ...]
-"""An anchor, its positive, and perhaps a hard negative; of views the anchor alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -658,8 +677,8 @@ def read_text_rows(
         UnknownNameError: A column that the file does not have.
         TaskError: An empty text, or too few rows.
     """
-    part_of: dict[tuple[str, ...], int] = {}
-    key_of: dict[tuple[str, ...], str] = {}
+    part_of: dict[TextRow, int] = {}
+    key_of: dict[TextRow, str] = {}
     for part, row, key in _text_rows(options, corpus, excluded):
         part_of.setdefault(row, part)
         key_of.setdefault(row, key)
@@ -697,7 +716,7 @@ def read_text_rows(
             "objectives.sscl.batch."
         )
 
-    def gather(some: list[tuple[str, ...]]) -> MixedRows[TextRow]:
+    def gather(some: list[TextRow]) -> MixedRows[TextRow]:
         parts = np.array([part_of[row] for row in some], np.int64)
         digest = digest_json([some, shares.tolist(), parts.tolist()])
         return MixedRows(tuple(some), parts, shares, digest)
@@ -707,7 +726,7 @@ def read_text_rows(
 
 def _text_rows(
     options: SscOptions, corpus: Sequence[CorpusPart], excluded: Excluded
-) -> Iterator[tuple[int, tuple[str, ...], str]]:
+) -> Iterator[tuple[int, TextRow, str]]:
     """Give the rows, each with the number of its part of the corpus, and the digest of its document or anchor."""
     if not options.files:
         for number, part in enumerate(corpus):

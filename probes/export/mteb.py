@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -112,7 +113,7 @@ def _named_tasks(mteb: Any, name: str) -> list[Any]:
     except KeyError:
         pass
     try:
-        return list(mteb.get_benchmark(name).tasks)
+        return [copy(task) for task in mteb.get_benchmark(name).tasks]  # which are the same ones in every call
     except KeyError as error:
         whole, _, part = name.rpartition(":")
         if not whole:

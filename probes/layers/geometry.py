@@ -160,9 +160,9 @@ def massive_dimensions(x: Points, *, multiple: float = MASSIVE) -> Int[np.ndarra
     return np.flatnonzero(magnitude > multiple * np.median(magnitude))
 
 
-def massive_share(x: Points, *, multiple: float = MASSIVE) -> Measured:
+def massive_share(x: Points) -> Measured:
     """Count massive dimensions, and give their share of the squared norm of all rows (Sun et al. 2024)."""
-    massive = massive_dimensions(x, multiple=multiple)
+    massive = massive_dimensions(x)
     squares = np.square(x).sum(axis=0)
     return {"massive-dimensions": float(len(massive)), "massive-share": float(squares[massive].sum() / squares.sum())}
 

@@ -175,14 +175,12 @@ def _escaped(text: str) -> str:
     return "`".join(parts).replace("|", "\\|")
 
 
-def side_by_side(
-    frame: "pd.DataFrame", along: str, lines: Sequence[str], *, unit: str, times: float = 100.0
-) -> "pd.DataFrame":
-    """Lay a tidy frame out for reading: a row per value of `along`, a column per line, numbers with their spread."""
+def side_by_side(frame: "pd.DataFrame", along: str, lines: Sequence[str], *, unit: str) -> "pd.DataFrame":
+    """Lay a tidy frame out for reading: a row per value of `along`, a column per line, scores times 100 with spread."""
     names = [", ".join(filter(None, map(str, row))) for row in zip(*(frame[name] for name in lines), strict=True)]
     nothing = [math.nan] * len(frame)
     columns = (frame.get(name, nothing) for name in ("value", "std", "low", "high"))
-    texts = [_measured([times * value for value in row]) for row in zip(*columns, strict=True)]
+    texts = [_measured([100 * value for value in row]) for row in zip(*columns, strict=True)]
     table = frame.assign(line=names, text=texts).pivot(index=along, columns="line", values="text")
     rows, titles = (list(dict.fromkeys(keys)) for keys in (frame[along], names))
     return table.reindex(index=rows, columns=titles).reset_index().rename_axis(columns=unit)

@@ -321,7 +321,7 @@ def name_curves(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
-def draw_layer_map(axes: Axes, frame: pd.DataFrame, *, has_key: bool = True) -> Axes:
+def draw_layer_map(axes: Axes, frame: pd.DataFrame) -> Axes:
     """Draw the columns of `icecore.layers_across` as a heat map over depth: a row per curve, its best layer ringed.
 
     Colours run from the lowest to the highest score of each row, which are written beside it, times 100.
@@ -339,7 +339,7 @@ def draw_layer_map(axes: Axes, frame: pd.DataFrame, *, has_key: bool = True) -> 
     _name_rows(axes, list(curves))
     axes.grid(visible=False)
     axes.set_xlim(-0.02, 1.02)
-    if has_key and axes.figure is not None:
+    if axes.figure is not None:
         label = "share of the way from the row's lowest to its highest score"
         axes.figure.colorbar(image, ax=axes, location="bottom", label=label, aspect=40, shrink=0.7, pad=0.02)
     return axes

@@ -61,7 +61,7 @@ def curve_caption(findings: HeadFindings) -> str:
     """Say what the figure of `write_curve` shows, as the caption of a paper does."""
     tops = {layer.rpartition("/")[2] for layer in findings.layers}
     names = "".join(f"; {short}: {name.replace('_', ' ')}" for name, short in style.ENDS.items() if name in tops)
-    return f"Every layer alone. {findings_note(findings, has_set=True)}{names}."
+    return f"Every layer alone. {findings_note(findings)}{names}."
 
 
 def draw_view(axes: Axes, rows: pd.DataFrame | HeadFindings, view: str) -> Axes:
@@ -152,13 +152,13 @@ def shade_set(axes: Axes, in_set: Sequence[bool]) -> Axes:
     return axes
 
 
-def findings_note(findings: HeadFindings, *, has_set: bool = False) -> str:
+def findings_note(findings: HeadFindings) -> str:
     """Say what intervals are of, and what the shade is."""
     units = f"{findings.n_units:,} {findings.unit} of {findings.split}"
     intervals = f"intervals: {100 * findings.confidence:g} % for all layers together, drawn from {units}"
     circle = f", circle: {findings.recommended}, chosen on {findings.chosen_on}" if findings.chosen_on else ""
-    shade = f"; shaded: the layers statistically tied with the best{circle}" * has_set
-    return f"{findings.head}, pooling {findings.pooling}; {intervals}{shade}"
+    shade = f"shaded: the layers statistically tied with the best{circle}"
+    return f"{findings.head}, pooling {findings.pooling}; {intervals}; {shade}"
 
 
 def _frame_of(rows: pd.DataFrame | HeadFindings) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from extract.files import write_file
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind readers can tell apart (Okabe and Ito), without yellow, which is lost on white."""
-BLUE, ORANGE, GREEN = COLOURS[:3]
+BLUE, ORANGE = COLOURS[:2]
 GREY, PALE, INK = "#7a7a7a", "#c8c8c8", "#222222"
 SHADES = "Blues"
 """Colour map of shares; `SCALE` is that of scores. Both grow darker or lighter steadily, in grey too."""

@@ -146,7 +146,7 @@ class LayerStudy:
             style.on_panel(draw_alone),
             self.findings,
             title=f"{self.findings.head}: {VIEWS['alone'].asks}",
-            note=findings_note(self.findings, has_set=True),
+            note=findings_note(self.findings),
             size=style.TALL,
         )
 

@@ -112,6 +112,27 @@ def test_a_saved_adapter_computes_what_the_updates_in_place_compute(tmp_path: Pa
     assert (after - untouched).abs().max() > 1e-2
 
 
+def test_peft_alone_reads_an_adapter(tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = pair_tokenizer()
+    model = make_model("llama", vocab_size=len(tokenizer))
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "decoder")
+    config = pair_config(tmp_path, decoder={"name": str(tmp_path / "decoder")})
+    adapted = adapt(config)
+    ids = torch.arange(4, 12).unsqueeze(0)
+    with quiet_peft(), torch.no_grad():
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path / "decoder")
+        before = plain(input_ids=ids).logits
+        tuned = PeftModel.from_pretrained(plain, str(adapted.folder)).eval()
+        logits = tuned(input_ids=ids).logits
+    ours = load_language_model({"name": str(tmp_path / "decoder"), "adapter": str(adapted.folder)})
+    torch.testing.assert_close(ours.model(input_ids=ids).logits, logits, atol=1e-5, rtol=0)
+    assert float((logits - before).abs().max()) > 1e-3
+
+
 @pytest.mark.parametrize("targets", ["all-linear", "q_proj", "fc1"])
 @pytest.mark.parametrize("form", ["llava", "qwen2_audio"])
 def test_towers_for_images_and_sounds_get_no_updates(tmp_path: Path, form: str, targets: str) -> None:
@@ -251,7 +272,11 @@ def test_a_resumed_training_ends_with_the_same_bits(tmp_path: Path, changes: dic
     config = pair_config(tmp_path / "two", **changes)
     with pytest.raises(StoppedError):
         adapt(config, language=pair_language(), report=stop)
-    assert list(config.folder.glob("unfinished*"))
+    [state] = config.folder.glob("unfinished*")
+    before = {path.name: path.read_bytes() for path in config.folder.iterdir()}
+    with pytest.raises(ConfigError, match=rf"of other settings, .* that was stopped; .* or remove {state.name}"):
+        adapt(replace(config, seed=1), language=pair_language())
+    assert {path.name: path.read_bytes() for path in config.folder.iterdir()} == before
     seen: list[int] = []
     resumed = adapt(config, language=pair_language(), report=lambda step: seen.append(step.step))
     assert seen == [6, 7, 8, 9, 10]
@@ -658,6 +683,21 @@ def test_contrast_is_that_of_a_plain_forward_pass_with_instruction_and_eos(tmp_p
         assert abs(float(other.loss(other.gather(rows))) - float(expected)) > 1e-3
 
 
+def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
+    write_triples(tmp_path / "t.jsonl")
+    options = SscOptions(files=str(tmp_path / "t.jsonl"), instruction="a0 ", length=8)
+    rows = [("a1 b1 a1", "b1"), ("a1 b1 a1 b1", "a1 " * 8)]
+    contrast = Contrast(pair_language().decoder, options)
+    assert [contrast.share_cut(rows[:1]), contrast.share_cut(rows)] == [0.0, 0.25]
+    said: list[str] = []
+    sscl = {"files": str(tmp_path / "t.jsonl"), "batch": 4, "length": 8, "instruction": "a0 " * 6}
+    config = pair_config(tmp_path, phases=[{"steps": 1, "weights": {"sscl": 1.0}}], objectives={"sscl": sscl})
+    adapt(config, language=pair_language(), say=said.append)
+    assert [line for line in said if "cut" in line] == [
+        "100.0% of the texts of sscl have over 8 tokens with instruction and EOS, and are cut"
+    ]
+
+
 def test_all_looks_are_of_one_precision(tmp_path: Path) -> None:
     losses = []
     for precision in ("float32", "bfloat16"):
@@ -687,6 +727,7 @@ CONTRAST: dict[str, Any] = {"phases": [{"steps": 3, "weights": {"sscl": 1.0}}]}
         ({"layers": ["block_01.attention"]}, "objectives.sscl.layers names 'block_01.attention', which is inside"),
         ({"layers": ["block_09"]}, "unknown layer 'block_09'"),
         ({"pooling": "meen"}, "unknown pooling 'meen'"),
+        ({"length": 8, "instruction": "a0 " * 7}, "sscl.length is 8, and its instruction leaves no room for a text"),
     ],
 )
 def test_what_contrast_cannot_read_is_refused_before_a_text_is(

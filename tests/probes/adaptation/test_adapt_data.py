@@ -223,6 +223,15 @@ def test_a_folder_of_the_data_can_be_excluded(tmp_path: Path, monkeypatch: pytes
     assert len(read_excluded(["judged"]).sources["judged"]) == 3
 
 
+def test_of_a_table_without_texts_every_column_is_excluded(tmp_path: Path) -> None:
+    path = write_triples(tmp_path / "t.jsonl", 2)
+    [texts] = read_excluded([str(path)]).sources.values()
+    assert texts == {"dog 0", "dog 1", "an animal 0", "an animal 1", "a cat 0", "a cat 1"}
+    (tmp_path / "some.csv").write_text("text,score\nA dog.,5\n")
+    [texts] = read_excluded([str(tmp_path / "some.csv")]).sources.values()
+    assert texts == {"a dog"}
+
+
 def test_a_corpus_that_is_excluded_is_a_sentence(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.txt", n=6)
     with pytest.raises(TaskError, match=r"holds no text of at least 8 tokens that is not excluded; give another file"):

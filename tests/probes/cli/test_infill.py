@@ -102,6 +102,12 @@ def test_an_adapter_is_merged_first(desk: Path, tmp_path: Path) -> None:
     assert abs(adapted.abilities[0].value - base.abilities[1].value) > 1e-3
 
 
+def test_it_is_no_run_and_says_what_reads_it(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("report", "table"):
+        assert main([command, str(desk / "base-infilling")]) == 1
+        assert "it holds 'abilities' of icecore infill, which only icecore compare reads" in capsys.readouterr().err
+
+
 def test_other_spans_are_refused(desk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["infill", str(desk / "other"), *arguments(desk), "--seed", "1", "--out", str(tmp_path)]) == 0
     capsys.readouterr()

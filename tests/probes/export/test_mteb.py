@@ -267,6 +267,18 @@ def test_lists_benchmarks_types_and_subsets_are_found_offline(mteb: Any) -> None
         find_tasks(["lbv"])
 
 
+def test_what_is_done_to_tasks_of_a_benchmark_is_not_done_to_the_benchmark(mteb: Any) -> None:
+    benchmark = mteb.get_benchmark("MTEB(cmn, v1)")
+    before = [list(task.eval_splits) for task in benchmark.tasks]
+    assert ["validation", "test"] in before
+    assert ["validation", "test"] not in [list(task.eval_splits) for task in find_tasks(["c-mteb"])]
+    assert [list(task.eval_splits) for task in benchmark.tasks] == before
+    filled, again = (find_tasks(["MTEB(eng, v2):STS"])[-1] for _ in range(2))
+    filled.data_loaded = True  # as `fill_task` sets it
+    assert not again.data_loaded
+    assert not find_tasks(["MTEB(eng, v2):STS"])[-1].data_loaded
+
+
 def test_instructions_are_read_by_task_and_by_type(mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path) -> None:
     of_lbw, of_magnet = read_instructions("lbw"), read_instructions("magnet")
     assert of_lbw["STS"] == "Instruct: Retrieve semantically similar text.\nQuery: "
