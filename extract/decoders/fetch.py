@@ -697,17 +697,19 @@ def list_decoder_files(name: str) -> list[Path] | None:
 
 
 def is_fetched(name: str, revision: str | None = None) -> bool:
-    """Whether a decoder is on this computer already; a folder or file always is."""
+    """Whether a decoder is on this computer, or may be, as the hub does not tell its commit; a folder always is."""
     plain = split_random(name)[0]
-    return Path(plain).expanduser().exists() or "/" not in plain or _fetched_snapshot(plain, revision) is not None
+    if Path(plain).expanduser().exists() or "/" not in plain:
+        return True
+    try:
+        return _fetched_snapshot(plain, revision) is not None
+    except FetchError:
+        return True
 
 
 def _fetched_snapshot(hub_id: str, revision: str | None) -> Path | None:
     """Find the snapshot of a revision, which was fetched by its commit: the hub's local cache knows no other name."""
-    try:
-        return local_snapshot(hub_id, resolve_hub(hub_id, revision))
-    except FetchError:
-        return None
+    return local_snapshot(hub_id, resolve_hub(hub_id, revision))
 
 
 def remove_fetched(name: str, revision: str | None = None) -> str:
@@ -715,8 +717,10 @@ def remove_fetched(name: str, revision: str | None = None) -> str:
     from huggingface_hub import scan_cache_dir
 
     plain = split_random(name)[0]
-    is_of_user = Path(plain).expanduser().exists()
-    snapshot = None if is_of_user else _fetched_snapshot(plain, revision)
+    snapshot = None
+    if not Path(plain).expanduser().exists():
+        with suppress(FetchError):
+            snapshot = _fetched_snapshot(plain, revision)
     if snapshot is None:
         return f"{name}: nothing to remove"
     strategy = scan_cache_dir().delete_revisions(snapshot.name)

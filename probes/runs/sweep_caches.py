@@ -1,6 +1,6 @@
 """The caches of the points of a sweep: what points share is computed once, and a decoder is loaded once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from extract.decoders.decoder import Decoder, load_decoder, read_n_blocks
 from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, select_layers
-from extract.decoders.fetch import is_fetched, list_decoder_files, remove_fetched
-from extract.errors import CacheIncompleteError, ConfigError, IcecoreError, first_line
-from extract.files import digest_json
+from extract.decoders.fetch import is_fetched, list_decoder_files, remove_fetched, resolve_hub
+from extract.errors import CacheError, CacheIncompleteError, ConfigError, FetchError, IcecoreError, first_line
+from extract.files import digest_json, read_file, remove_file, write_file
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import MaskPlan
 from extract.poolings.pooling_table import AUTO
@@ -24,11 +24,13 @@ from extract.store.manifest import Manifest
 from probes.data.task import Task
 from probes.data.task_table import task_title
 from probes.runs.grid import Grid, Point
-from probes.runs.run_caches import show_as
+from probes.runs.run_caches import find_cache_of, show_as
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import Watcher
 
 Item = TypeVar("Item")
+FETCHED = "fetched.txt"
+"""File, among the caches, of the decoders that a sweep has to fetch and remove again, so that a killed one is known."""
 GROWING = "growing"
 """Folder, among the caches, of texts that are new in a round, until they are composed with those that were there."""
 
@@ -126,30 +128,95 @@ def obtain_point_caches(
     for label, why in grid.unread.items():
         caches.fail([label], why, watcher)
     for name, families in find_families(grid, tasks):
-        spec = families[0][0].config.decoder
-        was_there = is_fetched(spec.name, spec.revision) if removes else True
-        loaded = grown.loaded.pop(name, None) if grown else None
-        if grown:
-            grown.loaded.clear()  # frees its memory before the next one
-        try:
-            loaded = loaded or load_decoder(spec, report=watcher.say)
-        except (IcecoreError, OSError, RuntimeError) as error:
-            caches.fail_or_raise([point for family in families for point in family], error, grid, watcher)
-        if loaded is not None:
-            misfits = find_misfits(families, len(loaded.blocks), is_only=grid.has_one_decoder)
-            for label, why in misfits.items():
-                caches.fail([label], why, watcher)
-            fitting = [[point for point in family if point.label not in misfits] for family in families]
-            _extract_families(loaded, list(filter(None, fitting)), grid, tasks, caches, watcher, grown)
-        if grown and loaded is not None:
-            grown.loaded[name] = loaded
-        loaded = None  # frees its memory before the next one
-        if not was_there and is_fetched(spec.name, spec.revision):  # also where it could not be loaded
-            if grown:
-                grown.fetched.append(spec)
-            else:
-                watcher.say(remove_fetched(spec.name, spec.revision))
+        first = families[0][0].config
+        was_there = not (removes and must_be_fetched(first.decoder, first.caches))
+        if was_there or grown or not _take_extracted(families, grid, tasks, caches):
+            _load_and_extract(name, families, grid, tasks, caches, watcher, grown)
+        if not was_there:  # also where it could not be loaded
+            if not grown:
+                remove_again(first.decoder, first.caches, watcher)
+            elif first.decoder not in grown.fetched:
+                grown.fetched.append(first.decoder)
     return caches
+
+
+def _load_and_extract(
+    name: str,
+    families: Sequence[Sequence[Point]],
+    grid: Grid,
+    tasks: Mapping[str, Task],
+    caches: PointCaches,
+    watcher: Watcher,
+    grown: Grown | None,
+) -> None:
+    """Load a decoder, whose digest is `name`, and extract the caches of its points; what fails costs these alone."""
+    loaded = grown.loaded.pop(name, None) if grown else None
+    if grown:
+        grown.loaded.clear()  # frees its memory before the next one
+    try:
+        loaded = loaded or load_decoder(families[0][0].config.decoder, report=watcher.say)
+    except (IcecoreError, OSError, RuntimeError) as error:
+        caches.fail_or_raise([point for family in families for point in family], error, grid, watcher)
+        return
+    misfits = find_misfits(families, len(loaded.blocks), is_only=grid.has_one_decoder)
+    for label, why in misfits.items():
+        caches.fail([label], why, watcher)
+    fitting = [[point for point in family if point.label not in misfits] for family in families]
+    _extract_families(loaded, list(filter(None, fitting)), grid, tasks, caches, watcher, grown)
+    if grown:
+        grown.loaded[name] = loaded
+
+
+def _take_extracted(
+    families: Sequence[Sequence[Point]], grid: Grid, tasks: Mapping[str, Task], caches: PointCaches
+) -> bool:
+    """Take the caches of a decoder that is not here by its commit, which decides its weights, if all are there."""
+    first, held = families[0][0], dict[str, LatentCache]()
+    try:
+        commit = resolve_hub(first.config.decoder.name, first.config.decoder.revision)
+        for point in (point for family in families for point in family):
+            held[point.label] = find_cache_of(point.config, tasks[point.label], commit=commit)
+    except (FetchError, CacheError):
+        return False
+    n_blocks = held[first.label].manifest.provenance["decoder"]["n_layers"]
+    for family in families:
+        _count_passes(family, tasks[family[0].label], n_blocks, caches, grid)
+    caches.of |= held
+    return True
+
+
+def must_be_fetched(spec: DecoderSpec, folder: str) -> bool:
+    """Whether a decoder is not on this computer, or only since a sweep that was killed; noted until it is removed."""
+    noted, entry = _noted(folder), _entry(spec)
+    if entry not in noted and is_fetched(spec.name, spec.revision):
+        return False
+    _note(folder, {*noted, entry})
+    return True
+
+
+def remove_again(spec: DecoderSpec, folder: str, watcher: Watcher) -> None:
+    """Remove a decoder that had to be fetched, if it could be."""
+    if is_fetched(spec.name, spec.revision):
+        watcher.say(remove_fetched(spec.name, spec.revision))
+    _note(folder, _noted(folder) - {_entry(spec)})
+
+
+def _entry(spec: DecoderSpec) -> str:
+    return f"{spec.name} at {spec.revision or 'main'}"
+
+
+def _noted(folder: str) -> set[str]:
+    path = Path(folder) / FETCHED
+    return set(read_file(path).decode("utf-8", "replace").splitlines()) if path.exists() else set()
+
+
+def _note(folder: str, entries: Set[str]) -> None:
+    path = Path(folder) / FETCHED
+    if entries:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, "".join(f"{entry}\n" for entry in sorted(entries)))
+    else:
+        remove_file(path)
 
 
 def _extract_families(
@@ -165,7 +232,7 @@ def _extract_families(
     for points in families:
         task = tasks[points[0].label]
         try:
-            _extract(decoder, points, task, caches, watcher, is_of_plans=grid.is_of_plans, grown=grown)
+            _extract(decoder, points, task, caches, watcher, grid, grown)
         except (IcecoreError, OSError, RuntimeError) as error:
             caches.fail_or_raise(points, error, grid, watcher)
 
@@ -227,35 +294,25 @@ def _extract(
     task: Task,
     caches: PointCaches,
     watcher: Watcher,
-    *,
-    is_of_plans: bool,
+    grid: Grid,
     grown: Grown | None,
 ) -> None:
     """Find or extract the caches of points that share passes, and add them."""
     texts, n_blocks, folder = unique_texts(task.texts()), len(decoder.blocks), points[0].config.caches
     plans = list({point.plan: None for point in points})
-    if any(plan.has_tail for plan in plans):
-        passes = apart = n_blocks
-        if is_of_plans:
-            sweep_cost(plans, n_blocks)  # refuses them
-    else:
-        cost = sweep_cost([point.plan for point in points], n_blocks)
-        passes, apart = cost.n_blocks, cost.n_blocks_apart
-    n_texts = 1 if is_of_plans else len(texts) * len(points[0].config.extraction.members)
-    caches.block_passes += passes * n_texts
-    caches.apart += apart * n_texts
+    passes, apart = _count_passes(points, task, n_blocks, caches, grid)
     progress = watcher.extraction(f"sweeping {task_title(task.name)}")
     if grown is not None:
         _show(_grow(decoder, points, task, grown, progress), points, caches)
         return
-    if is_of_plans:
+    if grid.is_of_plans:
         watcher.say(
             f"{len(plans)} plan{'s' * (len(plans) > 1)} over {len(texts):,} texts: {passes} block passes per batch "
             f"instead of {apart} "
             f"({passes / apart:.2f} of separate extractions)"
         )
     held: dict[str, LatentCache | None] = {}
-    for point in points if not is_of_plans else ():
+    for point in points if not grid.is_of_plans else ():
         identity = describe_extraction(decoder, texts, point.config.extraction).identity
         held[point.label] = find_cache(Path(point.config.caches), identity)
     caches.of |= {label: cache for label, cache in held.items() if cache is not None}
@@ -265,6 +322,24 @@ def _extract(
     spec = join_specs([point.config.extraction for point in points], n_blocks)  # whatever a killed sweep has left
     plans = list({point.plan: None for point in missing})
     _show(_compute(decoder, texts, plans, spec, folder=folder, progress=progress), missing, caches)
+
+
+def _count_passes(
+    points: Sequence[Point], task: Task, n_blocks: int, caches: PointCaches, grid: Grid
+) -> tuple[int, int]:
+    """Add what points that share passes cost to the record; gives the passes of a text, and those of each by itself."""
+    plans = list({point.plan: None for point in points})
+    if any(plan.has_tail for plan in plans):
+        passes = apart = n_blocks
+        if grid.is_of_plans:
+            sweep_cost(plans, n_blocks)  # refuses them
+    else:
+        cost = sweep_cost([point.plan for point in points], n_blocks)
+        passes, apart = cost.n_blocks, cost.n_blocks_apart
+    n_texts = 1 if grid.is_of_plans else len(unique_texts(task.texts())) * len(points[0].config.extraction.members)
+    caches.block_passes += passes * n_texts
+    caches.apart += apart * n_texts
+    return passes, apart
 
 
 def _show(made: Mapping[MaskPlan, LatentCache], points: Sequence[Point], caches: PointCaches) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from extract.decoders.decoder import read_n_blocks
-from extract.decoders.fetch import is_fetched, remove_fetched
 from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, first_line, unknown_name
 from extract.run.shards import sweep_cost
 from extract.wiring.states import route_of
@@ -37,7 +36,16 @@ from probes.runs.grid_search import (
 )
 from probes.runs.run import RunResult, check_heads
 from probes.runs.run_config import RunConfig, describe_sources
-from probes.runs.sweep_caches import Grown, PointCaches, find_families, find_misfits, keeps_rows, obtain_point_caches
+from probes.runs.sweep_caches import (
+    Grown,
+    PointCaches,
+    find_families,
+    find_misfits,
+    keeps_rows,
+    must_be_fetched,
+    obtain_point_caches,
+    remove_again,
+)
 from probes.runs.sweep_points import (
     Sweep,
     refuse_random_decoder,
@@ -238,7 +246,7 @@ def search_grid(
     sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on, found=found, search=cost)
     scores = sweep.run(reads_all=False, command=command)
     for spec in grown.fetched:
-        watcher.say(remove_fetched(spec.name, spec.revision))
+        remove_again(spec, config.caches, watcher)
     return _finish(sweep, scores, inputs)
 
 
@@ -318,7 +326,7 @@ class SearchedGrid:
         self.failed |= scored.unread
         for _, listed in find_families(scored, judged):
             spec, points = listed[0][0].config.decoder, [point for family in listed for point in family]
-            if self.removes and not is_fetched(spec.name, spec.revision):
+            if self.removes and must_be_fetched(spec, points[0].config.caches):
                 self.grown.fetched.append(spec)
             try:
                 n_blocks = read_n_blocks(spec, report=self.watcher.say)

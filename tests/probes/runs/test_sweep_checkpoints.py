@@ -24,7 +24,7 @@ from probes.runs.run import RunResult
 from probes.runs.run_config import RunConfig, TaskSpec
 from probes.runs.sweep_run import run_grid, sweep
 from probes.runs.watcher import Watcher
-from tests.extract.tiny_decoders import make_model, make_tokenizer
+from tests.extract.tiny_decoders import make_model, make_tokenizer, save_decoder
 
 STEPS = (0, 15, 30, 60, 90, 120)
 WORDS = ("a", "b", "c", "d")
@@ -157,6 +157,94 @@ def test_checkpoints_that_had_to_be_fetched_are_removed_again(
     assert dict(failure.point) == {"revision": "step31", "plan": plan}
     assert "there is no revision 'step31'" in failure.why
     assert [row.point["revision"] for row in result.record.plans] == ["step30", "step60"]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Serve two revisions of a decoder, and list what is downloaded; what is there is in `tmp_path / "here"`."""
+    downloads: list[str] = []
+    here = tmp_path / "here"
+    here.mkdir()
+    for n in (1, 2):
+        save_decoder(tmp_path / f"step{n}", seed=n)
+
+    def resolve(_: str, revision: str | None = None) -> str:
+        if not (tmp_path / str(revision)).exists():
+            raise FetchError(f"there is no revision {revision!r}")
+        return f"commit of {revision}"
+
+    def locate(name: str, *, revision: str | None = None, report: object = None) -> fetch.Located:
+        del report
+        commit = resolve(name, revision)
+        if not (here / str(revision)).exists():
+            downloads.append(str(revision))
+            shutil.copytree(tmp_path / str(revision), here / str(revision))
+        return fetch.Located(name, "hub", str(here / str(revision)), commit)
+
+    def remove(_: str, revision: str) -> str:
+        shutil.rmtree(here / revision)
+        return "removed"
+
+    monkeypatch.setattr("extract.decoders.decoder.locate_decoder", locate)
+    monkeypatch.setattr(sweep_caches, "resolve_hub", resolve)
+    monkeypatch.setattr(sweep_caches, "is_fetched", lambda _, revision: (here / revision).exists())
+    monkeypatch.setattr(sweep_caches, "remove_fetched", remove)
+    return downloads
+
+
+@pytest.mark.parametrize("search", ["", "halving"])
+def test_a_checkpoint_is_fetched_once_and_removed_also_after_a_kill(
+    hub: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search: str
+) -> None:
+    """A sweep with a failed checkpoint is computed again, and one that was killed leaves what it fetched."""
+    config = RunConfig(
+        name="steps",
+        decoder=DecoderSpec("somebody/steps"),
+        task=TaskSpec("sts-sample", {}, pairs=16),
+        heads={"layer-cosine": {}},
+        bootstrap=100,
+        caches=str(tmp_path / "caches"),
+        runs=str(tmp_path / "runs"),
+    )
+    options: dict[str, Any] = {"search": search, "budget": 1.0} if search else {}
+    over = ["decoder.revision=step1,step2,step3"]
+
+    class KilledError(Exception):
+        """What a kill is here."""
+
+    def kill(*_: object, **__: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep_caches, "_extract_families", kill)
+        with pytest.raises(KilledError):
+            sweep(config, over, remove_decoders=True, **options)
+    # a search reads how deep each of them is before it begins
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"step1", *["step2"] * bool(search)}
+    first = sweep(config, over, remove_decoders=True, **options)
+    assert hub == ["step1", "step2"]
+    assert not list((tmp_path / "here").iterdir())
+    assert not (tmp_path / "caches" / sweep_caches.FETCHED).exists()
+    if search:
+        return
+    again = sweep(config, over, remove_decoders=True)
+    assert hub == ["step1", "step2"]
+    assert [row.to_dict() for row in again.record.plans] == [row.to_dict() for row in first.record.plans]
+    shutil.rmtree(tmp_path / "step2")
+    save_decoder(tmp_path / "step2", seed=3)
+    monkeypatch.setattr(sweep_caches, "resolve_hub", lambda _, revision: f"another commit of {revision}")
+    sweep(config, over, remove_decoders=True)
+    assert hub == ["step1", "step2", "step1", "step2"]
+
+
+def test_nothing_is_removed_where_the_hub_does_not_say_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise fetch.HubError("not reachable (TimeoutError)")
+
+    monkeypatch.setattr(fetch, "resolve_revision", fail)
+    monkeypatch.setattr(fetch, "local_snapshot", lambda *_: None)
+    assert fetch.is_fetched("somebody/steps", "step30")
+    assert fetch.remove_fetched("somebody/steps", "step30").endswith("nothing to remove")
 
 
 def test_only_what_the_hub_cache_holds_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
