@@ -196,7 +196,7 @@ class ExtractArgs(Configured, Computing):
         "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
         "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
         "sweep configs/stsb-sweep.yaml --over encoders",
-        "sweep configs/stsb-sweep.yaml --over encoders --search halving",
+        "sweep configs/stsb-sweep.yaml --task.pairs 1000 --over encoders --search halving",
         "sweep merged.yaml --ratios 0,0.25,0.5,0.75,1",
     ),
 )

@@ -14,6 +14,7 @@ from extract.masks.mask_plan import MaskPlan, parse_plan
 from extract.records import from_json, to_plain
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.bootstrap import SeedSummary
+from probes.metrics.significance import FEW_UNITS
 
 SCORES_SCHEMA = 3
 Plain = Mapping[str, object]
@@ -345,6 +346,10 @@ def _quoted(value: str) -> str:
     return repr(value) if value != value.strip() or "," in value else value
 
 
+LEVEL = 0.05
+"""Corrected p-values below it tell points of a sweep apart."""
+
+
 @dataclass(frozen=True)
 class PointGap:
     """What a head scores at one point of a sweep above the reference, on the same rows."""
@@ -362,6 +367,11 @@ class PointGap:
     p_corrected: float
     """Corrected by Holm over the points of this head and task, after a search by Bonferroni over all its points."""
     n_units: int
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether enough units tell the two apart."""
+        return self.p_corrected < LEVEL and self.n_units >= FEW_UNITS
 
 
 @dataclass(frozen=True)
@@ -531,6 +541,8 @@ class GridScores:
     """What counted alike where points were chosen: every row, or every source of rows (`sources`)."""
     by_source: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """With `sources`, by head and label of a point: its mean score over the sources of validation, which decided."""
+    tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By head, labels of the points that validation does not tell from the chosen one; of no head after a search."""
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,6 @@ from probes.report.document import (
 from probes.report.scores import PlanChoice, PlansScores, PointGap, Transfer, label_of
 from probes.report.sweep_frames import PLAN_AXIS, axes_of, found_name, point_of, slots_of
 
-LEVEL = 0.05
-"""A corrected p-value below it is a finding."""
-
 
 def grid_document(scores: PlansScores) -> Document:
     """Write the report of a sweep over axes."""
@@ -94,7 +91,8 @@ def count_points(scores: PlansScores) -> str:
     axis = scores.grid.task_axis if scores.grid else ""
     systems = {tuple(value for name, value in row.point.items() if name != axis) for row in scores.plans}
     n = scores.search.n_plans if scores.search else len(systems)
-    return f"{n:,} points" + (f" on {len({row.point[axis] for row in scores.plans})} tasks" if axis else "")
+    tasks = f" on {len({row.point[axis] for row in scores.plans})} tasks" if axis else ""
+    return f"{n:,} point{'s' * (n != 1)}{tasks}"
 
 
 def seen_on(transfer: Transfer) -> str:
@@ -118,15 +116,14 @@ def _transfers_with_gains(scores: PlansScores) -> list[Transfer]:
 def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     """Say how many points validation cannot tell from the chosen one, where they were compared with it."""
     grid = scores.grid
-    if grid is None or dict(choice.point) != dict(grid.reference):
+    if grid is None or name not in grid.tied:
         return ""
-    gaps = [gap for gap in grid.gaps if gap.head == name]
-    task = grid.task_axis
-    gaps = [gap for gap in gaps if not task or gap.point[task] == choice.point[task]]
-    tied = sum(not (gap.p_corrected < LEVEL and gap.n_units >= FEW_UNITS) for gap in gaps)
-    if len(gaps) == 1:
-        return f"On {gaps[0].split}, the other point is {'not ' * (not tied)}statistically tied with it."
-    return f"On {gaps[0].split}, {tied} of the {len(gaps)} other points are statistically tied with it." if gaps else ""
+    task, n_tied = grid.task_axis, len(grid.tied[name])
+    n_others = sum(not task or row.point[task] == choice.point[task] for row in scores.plans) - 1
+    if n_others == 1:
+        return f"On validation, the other point is {'not ' * (not n_tied)}statistically tied with it."
+    verb = "is" if n_tied == 1 else "are"
+    return f"On validation, {n_tied} of the {n_others} other points {verb} statistically tied with it." * bool(n_others)
 
 
 def transfer_blocks(scores: PlansScores) -> Iterator[Block]:
@@ -161,15 +158,15 @@ def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     reference = f"the reference, `{label_of(grid.reference)}`"
     if choice.lead is not None and choice.gain is not None:
         text = margin(reference, choice.gain.default, choice.lead)
-        if choice.lead.n_units >= FEW_UNITS and choice.lead.high < 0:
+        if choice.lead.value <= 0:
             return f"{text}, so choosing gained nothing"
         is_certain = choice.lead.n_units >= FEW_UNITS and choice.lead.low > 0
         return text + (", a certain gain" if is_certain else ", so the gain is **not certain**")
     gap = next((gap for gap in grid.gaps if gap.head == name and dict(gap.point) == dict(choice.point)), None)
     if gap is None:
         return f"compared with {reference}"
-    certain = gap.p_corrected < LEVEL and gap.n_units >= FEW_UNITS
-    return f"{_gap_text(gap)} over {reference} on {gap.split}, {'a certain' if certain else 'not a certain'} difference"
+    certain = "a certain" if gap.is_certain else "not a certain"
+    return f"{_gap_text(gap)} over {reference} on {gap.split}, {certain} difference"
 
 
 def _choices(scores: PlansScores) -> Iterator[Block]:

@@ -158,7 +158,7 @@ def require_file(name: str) -> str:
     names = [*map(str, Path("configs").rglob("*.yaml")), *(f"configs/{key}.yaml" for key in shipped), *shipped]
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     guess = f" Did you mean {near[0]!r}?" if near else ""
-    where = "" if Path(name).is_absolute() else f", which is looked for in {str(Path.cwd())!r},"
+    where = "" if Path(name).is_absolute() else f" (looked for in {str(Path.cwd())!r})"
     raise ConfigError(
         f"there is no config file {name!r}.{guess} Give a YAML file{where}, the name of a shipped config "
         "(icecore list configs), or data (.csv, .tsv, .jsonl, .parquet, .conll)."

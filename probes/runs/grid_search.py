@@ -5,7 +5,7 @@ returns the point it chose. It computes nothing itself.
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -252,7 +252,7 @@ def _count_rungs(space: SearchSpace, ledger: Ledger) -> int:
         fewest = space.fewest_rows * (ENOUGH if n_rungs > 1 else 1)
         if ledger.affordable_rows(space.points, part=1 / n_rungs) >= min(fewest, space.n_rows):
             return n_rungs
-    raise _too_little(space, ledger, "all points", ledger.affordable_rows(space.points))
+    raise _too_little(ledger, "all points")
 
 
 def coordinate(space: SearchSpace, ledger: Ledger) -> Strategy:
@@ -264,9 +264,10 @@ def coordinate(space: SearchSpace, ledger: Ledger) -> Strategy:
     plan that is no point of the grid is refused, and a budget that does not allow three lines.
     """
     points = space.by_k_and_k0
-    n_rows = ledger.affordable_rows(space.points, n_passes=_passes_of_lines(space))
+    n_passes = _passes_of_lines(space)
+    n_rows = ledger.affordable_rows(space.points, n_passes=n_passes)
     if n_rows < space.fewest_rows:
-        raise _too_little(space, ledger, "the lines of a coordinate search", n_rows)
+        raise _too_little(ledger, "the lines of a coordinate search", n_passes=n_passes)
     scored: dict[tuple[int, int], float] = {}
     line, axis, n_idle = _diagonal(points), 0, 0
     while n_idle < 2:
@@ -340,8 +341,17 @@ def _passes_of_lines(space: SearchSpace) -> int:
     return first + sum(max(space.block_passes(line) for line in along) for along in lines)
 
 
-def _too_little(space: SearchSpace, ledger: Ledger, points: str, n_rows: int) -> ConfigError:
+def _too_little(ledger: Ledger, points: str, *, n_passes: int | None = None) -> ConfigError:
+    """Say that a budget is too small, and which is enough, in hundredths."""
+    space = ledger.space
+
+    def rows_of_share(hundredths: int) -> int:
+        return Ledger(space, hundredths / 100).affordable_rows(space.points, n_passes=n_passes)
+
+    n_rows = ledger.affordable_rows(space.points, n_passes=n_passes)
+    enough = bisect_left(range(1, 100), space.fewest_rows, key=rows_of_share) + 1
     return ConfigError(
         f"a budget of {ledger.share:g} of the full grid leaves {n_rows} rows per split to score {points} on; at least "
-        f"{space.fewest_rows} are needed. Raise --budget, or sweep the {len(space.points)} points as they are."
+        f"{space.fewest_rows} are needed. Set --budget to {enough / 100:g} or more, or sweep the {len(space.points)} "
+        "points as they are."
     )

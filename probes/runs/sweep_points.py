@@ -215,7 +215,13 @@ class Sweep:
             tuple(curve for name, point in chosen.items() for curve in self._source_curves(name, point, reference)),
             self.grid.choose_by,
             {name: self._by_source(name) for name in self.slots} if self.grid.choose_by == "sources" else {},
+            {} if self.search else {name: self._tied(name, point) for name, point in chosen.items()},
         )
+
+    def _tied(self, name: str, point: Point) -> tuple[str, ...]:
+        """Return the labels of other points that validation does not tell from the one chosen for a head."""
+        gaps = self._gaps(name, self._task_of(point), point, reads_all=False)
+        return tuple(label_of(gap.point) for gap in gaps if not gap.is_certain)
 
     def _by_source(self, name: str) -> dict[str, float]:
         """Return the mean over sources by which points were chosen for a head, by label; no point without one."""

@@ -72,6 +72,7 @@ def make_grid(axes: Mapping[str, Sequence[str]] = AXES) -> PlansScores:
             for row in (first, last)
             for source, low in (("news", 0.2), ("forums", 0.3))
         ),
+        tied={"head": (first.label,)},
     )
     header = make_header("classes", {"name": "toy", "is_sample": True}, "sweep")
     return PlansScores(header, last.label, tuple(rows), {"head": choice}, SweepCost(5, 20, 0.25), grid=grid)

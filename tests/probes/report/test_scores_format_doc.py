@@ -30,6 +30,7 @@ KEYS = (
     (r"leads\.[^.]+", "leads.HEAD"),
     (r"^over_cosine\.[^.]+", "over_cosine.HEAD"),
     (r"by_source\.[^.]+", "by_source.HEAD"),
+    (r"^grid\.tied\.[^.\[]+", "grid.tied.HEAD"),
     (r"autoencoders\.[^.]+", "autoencoders.POOLING"),
     (r"(size_against|quarters)\.[a-z_]+", r"\1.SIDE"),
     (r"decoding\.SPLIT\..+", "decoding.SPLIT.WAY"),

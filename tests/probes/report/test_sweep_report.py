@@ -165,7 +165,9 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     )
     same = replace(scores, chosen={"head": replace(choice, point=first.point, result=first.heads["head"])})
     assert "which is the reference itself" in grid_lead(same)
-    assert "5 of the 5 other points are statistically tied with it" in grid_lead(same)
+    assert "On validation, 1 of the 5 other points is statistically tied with it" in grid_lead(scores)
+    early = replace(scores, grid=replace(scores.grid, tied={}))
+    assert "tied with" not in grid_lead(early)
 
 
 def test_the_report_lists_every_point_and_what_failed() -> None:

@@ -271,7 +271,7 @@ def test_a_search_is_typed_written_or_passed(
 def test_what_cannot_be_searched_is_refused_before_anything_is_computed(config: RunConfig, tmp_path: Path) -> None:
     there = replace(config, caches=str(tmp_path / "caches"), runs=str(tmp_path / "runs"))
     plans = {"plan": ["causal", "bidirectional:3"]}
-    with pytest.raises(ConfigError, match=r"leaves 0 rows per split .* Raise --budget, or sweep the 2 points as they"):
+    with pytest.raises(ConfigError, match=r"leaves 0 rows per split .* or more, or sweep the 2 points as they"):
         sweep(there, plans, search="halving", budget=0.25)
     with pytest.raises(ConfigError, match="test is 'all', but a search reads test for what it found"):
         sweep(there, plans, search="halving", test="all")

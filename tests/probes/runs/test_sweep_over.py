@@ -116,6 +116,13 @@ def test_the_choice_is_made_on_validation_and_test_is_read_for_it_and_the_refere
         assert gap.value == pytest.approx(by_point[name] - by_point["plan=causal, encoder=plain"])
         assert gap.low <= gap.value <= gap.high
         assert gap.p_value <= gap.p_corrected <= 1
+    # Two points are told apart both ways, but for the correction; the choice is no point beside itself.
+    tied = record.grid.tied["layer-cosine"]
+    assert set(tied) <= by_point.keys() - {best.label}
+    reversed_p = next(
+        gap.p_value for gap in record.grid.gaps if all(best.point[axis] == value for axis, value in gap.point.items())
+    )
+    assert ("plan=causal, encoder=plain" in tied) >= (reversed_p > 0.05)
 
 
 def test_one_tidy_frame_has_a_column_per_axis_and_every_number(swept: RunResult[PlansScores]) -> None:
