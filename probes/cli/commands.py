@@ -14,8 +14,8 @@ from probes.cli.arguments import Adapting, Args, Command, Computing, Configured,
 from probes.runs.run_config import figure_formats
 
 LISTED = (
-    *("decoders", "plans", "masks", "poolings", "layers", "templates", "tasks", "corpora", "heads", "losses"),
-    *("instructions", "configs"),
+    *("decoders", "plans", "masks", "poolings", "layers", "templates", "encoders", "tasks", "corpora", "heads"),
+    *("losses", "instructions", "configs"),
 )
 """Tables of `icecore list`."""
 PLAN_FLAGS = ("--plans", "--kinds", "--k", "--k0", "--windows", "--read")
@@ -196,7 +196,7 @@ class ExtractArgs(Configured, Computing):
         "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
         "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
         "sweep configs/stsb-sweep.yaml --over encoders",
-        "sweep configs/stsb-sweep.yaml --task.pairs 1000 --over encoders --search halving",
+        "sweep pairs.csv --over encoders --search halving",
         "sweep merged.yaml --ratios 0,0.25,0.5,0.75,1",
     ),
 )
@@ -211,7 +211,7 @@ class SweepArgs(Configured, Computing):
     fits_heads: ClassVar[bool] = True
     over: tuple[str, ...] = option(
         (),
-        "an axis, KEY=VALUE,VALUE, or one that the config names; several span a grid",
+        "an axis: KEY=VALUE,VALUE, one that the config names, or encoders (icecore list encoders); several span a grid",
         excludes=(*PLAN_FLAGS, "--ratios"),
     )
     reference: str = option("", "values of the point to compare with, as plan=causal; the first ones when absent")

@@ -76,6 +76,16 @@ def _templates() -> Rows:
     yield from ((name, f"the mean of {len(names)}: {names[0]} to {names[-1]}") for name, names in SETS.items())
 
 
+def _encoders() -> Rows:
+    from probes.runs.grid import ENCODERS  # imports scipy, for which other lists need not wait
+
+    for name, entry in ENCODERS.items():
+        rest = {"template": entry.template, "plan": entry.plan, "layers": entry.layers}
+        parts = [f"{key} {value}" for key, value in rest.items() if value]
+        parts += ["the text twice"] * (entry.repeat > 1) + ["standardised"] * (entry.transform != "none")
+        yield name, ", ".join([f"pooling {entry.pooling}", *parts])
+
+
 def _corpora() -> Rows:
     yield from ((name, _with_options(text, parameter_names(load))) for name, (load, text) in CORPORA.items())
     yield "any task", "the texts of the task; its own options"
@@ -109,6 +119,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "poolings": _poolings,
     "layers": _layers,
     "templates": _templates,
+    "encoders": _encoders,
     "tasks": lambda: (
         (name, _with_options(f"{entry.kind}: {entry.description}", entry.options())) for name, entry in TASKS.items()
     ),
