@@ -39,6 +39,7 @@ from probes.runs.config_file import (
     shipped,
     shipped_configs,
 )
+from probes.runs.encoders import ENCODERS
 
 # --- Tables of names ---
 
@@ -77,8 +78,6 @@ def _templates() -> Rows:
 
 
 def _encoders() -> Rows:
-    from probes.runs.grid import ENCODERS  # imports scipy, for which other lists need not wait
-
     for name, entry in ENCODERS.items():
         rest = {"template": entry.template, "plan": entry.plan, "layers": entry.layers}
         parts = [f"{key} {value}" for key, value in rest.items() if value]

@@ -26,6 +26,7 @@ from probes.data.task import Task
 from probes.fitting.fit_options import find_protocol
 from probes.report.scores import label_of
 from probes.runs.config_file import SECTIONS, list_keys, name_key, with_settings
+from probes.runs.encoders import ENCODERS
 from probes.runs.run_config import RunConfig, load_run_task
 from probes.runs.task_kinds import KINDS
 
@@ -192,48 +193,6 @@ SHARE = re.compile(r"\{([a-z ]+)\}")
 OF_WORDS = {"mean": "mean", "echo-mean": "echo", "reba-mean": "reba"}
 """Pooling of a text to that of a word, for tasks of words; a last token is that of a text."""
 COSINES = "layer-cosine"
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """A way to read a frozen decoder without training it."""
-
-    pooling: str
-    template: str = ""
-    plan: str = ""
-    layers: str = ""
-    repeat: int = 1
-    transform: str = "none"
-    """What cosines of pairs see."""
-
-
-_PROMPTED = Encoder("last", "prompt-eol")
-_SIXTH, _THIRD, _HALF = (f"nosink-bidirectional:{{{share}}}" for share in ("sixth", "third", "half"))
-ENCODERS: dict[str, Encoder] = {
-    "mean": Encoder("mean"),
-    "mean-standardised": Encoder("mean", transform="standardise"),
-    "last": Encoder("last"),
-    "prompt-eol": _PROMPTED,
-    "pretended-cot": Encoder("last", "pretended-cot"),
-    "knowledge": Encoder("last", "knowledge"),
-    "echo-mean": Encoder("echo-mean", "echo"),
-    "echo-last": Encoder("echo-last", "echo"),
-    "reba-mean": Encoder("reba-mean", repeat=2),
-    "reba-last": Encoder("reba-last", repeat=2),
-    "token-prepending": Encoder("last", "prompt-eol", plan="causal~tp1-{fifth}"),
-    "kv-prefix": Encoder("last", "kv-embedding", plan="causal~kv{two fifths}-{half}"),
-    "attention-tap": Encoder("mean", layers="taps:attention"),
-    "value-tap": Encoder("mean", layers="taps:value"),
-    "nosink-sixth": Encoder("mean", plan=_SIXTH),
-    "nosink-third": Encoder("mean", plan=_THIRD),
-    "nosink-half": Encoder("mean", plan=_HALF),
-    "nosink-third-standardised": Encoder("mean", plan=_THIRD, transform="standardise"),
-    "nosink-third-last": Encoder("last", plan=_THIRD),
-    "nosink-middle-third": Encoder("mean", plan="nosink-bidirectional@{third}-{two thirds}"),
-    "nosink-third-echo": Encoder("echo-mean", "echo", plan=_THIRD),
-    "nosink-third-cot": Encoder("last", "pretended-cot", plan=_THIRD),
-}
-"""Encoders without training, the plain mean first, with which others are compared."""
 
 
 def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:

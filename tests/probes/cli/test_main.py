@@ -26,7 +26,7 @@ from probes.data.task_table import CORPORA, INSTRUCTIONS, TASKS
 from probes.heads.head_table import HEADS
 from probes.networks.network_options import LOSSES
 from probes.runs.config_file import shipped_configs
-from probes.runs.grid import ENCODERS
+from probes.runs.encoders import ENCODERS
 
 NAMES: dict[str, Iterable[str]] = {
     "decoders": KNOWN_DECODERS,

@@ -10,7 +10,8 @@ from extract.errors import ConfigError, DecoderError, FetchError, IcecoreError
 from extract.masks.mask_plan import parse_plan
 from extract.records import from_plain
 from probes.runs.config_file import given_values, read_config, with_settings
-from probes.runs.grid import ENCODERS, encoder_settings, grid_of, make_grid, plan_grid, read_axes, split_values
+from probes.runs.encoders import ENCODERS
+from probes.runs.grid import encoder_settings, grid_of, make_grid, plan_grid, read_axes, split_values
 from probes.runs.run_config import RunConfig
 
 ENCODER = {
