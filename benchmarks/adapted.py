@@ -76,6 +76,8 @@ TASKS = {
 """Task, and folder in $ICECORE_DATA, to its run and the heads that are compared; without the folder it is left out."""
 WORDS = ("wnut17", "ud-ewt", "conll2000")
 """Tasks that are read at some layers."""
+SAME = 1e-3
+"""Largest difference of a reference that was measured twice."""
 INFILLING = ["--rows", "200", "--continuations", "100", "--choices", "100"]
 
 
@@ -154,11 +156,36 @@ def gather(study: Path, decoder: str = DECODER) -> dict[str, Any]:
 
 
 def gather_beside(study: Path, file: Path) -> dict[str, Any]:
-    """Add what was measured on another device, where heads differ: of the same adapters, or of those `trained_here`."""
+    """Add what was measured on another device, where heads differ: of the same adapters, or of those `trained_here`.
+
+    What an earlier study there has measured of other systems stays; p-values of one that is added are multiplied by the
+    number of systems that are then compared.
+    """
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    beside = {"machine": describe_machine(choose_device("auto")), "abilities": _abilities(study)}
-    beside["trained_here"] = [name for name in ADAPTERS if (study / "adapters" / name / RECORD).exists()]
-    return results | {"beside": beside | {"tasks": _tasks(study)}}
+    before = results.get("beside", {"abilities": [], "trained_here": [], "adapters": {}, "tasks": {}})
+    adapters = {name: _adapter(study, name) for name in ADAPTERS if (study / "adapters" / name / RECORD).exists()}
+    measured = {(row["ability"], row["system"], row["plan"]): row for row in [*before["abilities"], *_abilities(study)]}
+    beside = {"machine": describe_machine(choose_device("auto")), "abilities": [*measured.values()]}
+    beside["trained_here"] = [name for name in ADAPTERS if name in (*before["trained_here"], *adapters)]
+    beside["adapters"] = before.get("adapters", {}) | adapters
+    tasks = {name: _join_rows(name, before["tasks"].get(name, []), rows) for name, rows in _tasks(study).items()}
+    return results | {"beside": beside | {"tasks": tasks}}
+
+
+def _join_rows(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add rows to those of an earlier study, which must have the same reference."""
+    if not (before and now):
+        return before or now
+    reference, *added = now
+    if reference["run"] != before[0]["run"] or abs(reference["test"] - before[0]["test"]) > SAME:
+        raise SystemExit(
+            f"{name}: the reference {reference['run']} has {reference['test']:.4f} and had {before[0]['test']:.4f}; "
+            "measure all systems on one machine."
+        )
+    rows = {row["run"]: row for row in before}
+    n_compared = len({*rows, *(row["run"] for row in added)}) - 1
+    rows |= {row["run"]: row | {"p_value": min(1.0, row["p_value"] * n_compared)} for row in added}
+    return sorted(rows.values(), key=lambda row: SYSTEMS.index(row["run"]))
 
 
 def _tasks(study: Path) -> dict[str, Any]:

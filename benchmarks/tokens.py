@@ -1,8 +1,10 @@
 """Token classifiers of all layers at once against one after the other, and streaming a cache larger than memory.
 
-python -m benchmarks.tokens --gigabytes 10 --out FILE
+    python -m benchmarks.tokens --gigabytes 10 --out FILE
+    python -m benchmarks.tokens --config configs/ud-ewt-pos.yaml --out benchmarks/results/cpu-tokens-ud-ewt.json
 
-measures the second part on a cache that is too large for `make bench`.
+The first measures the second part on a cache that is too large for `make bench`, the second the fit of a real task
+beside the extraction that it reads.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.machine import describe_machine
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder_spec import layer_names
 from extract.files import digest_rows
@@ -28,6 +31,7 @@ from extract.store.cache import LatentCache
 from extract.store.format import create_store
 from extract.store.manifest import CacheIdentity, Manifest, WordIdentity
 from extract.store.writer import StoreWriter
+from probes.cli.main import main as icecore
 from probes.data.word_task import WordTask
 from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.word_latents import WordLatents
@@ -135,6 +139,24 @@ def time_streaming(folder: Path, sizes: Sizes, *, epochs: int = 1) -> dict[str, 
     }
 
 
+def time_task(config: str, folder: Path) -> dict[str, Any]:
+    """Extract the words of a config's task, and fit its first head on every layer: seconds of each, and their ratio."""
+    where = ["--caches", str(folder / "caches"), "--runs", str(folder / "runs"), "--name", "timed"]
+    began = time.perf_counter()
+    if icecore(["extract", config, *where[:2]]):
+        raise SystemExit("the extraction failed")
+    seconds = {"extraction": time.perf_counter() - began}
+    if icecore(["run", config, *where]):
+        raise SystemExit("the run failed")
+    scores = json.loads((folder / "runs" / "timed" / "scores.json").read_text(encoding="utf-8"))
+    name, result = next(iter(scores["heads"].items()))
+    [fit] = result["seeds"]
+    seconds["fit"] = fit["seconds"]
+    task = {key: scores["task"][key] for key in ("name", "n_sentences", "n_words")}
+    about = {"config": config, "head": name, "task": task, "n_layers": len(result["layers"])}
+    return {**about, "seconds": seconds, "fit_over_extraction": seconds["fit"] / seconds["extraction"]}
+
+
 def describe_streaming(found: dict[str, Any]) -> str:
     """Describe in one line how fast a cache was read, and with how much memory."""
     rates = ", ".join(f"{label} {rate:.0f} MB/s" for label, rate in found["mb_per_second"].items())
@@ -227,15 +249,21 @@ def main() -> None:
     """Stream a cache of any size; not part of `make bench`, because it takes that much disk."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the synthetic cache")
+    parser.add_argument("--config", help="of a task of words with one seed: time its fit beside its extraction")
     parser.add_argument("--folder", default=None, help="where it is written, and deleted at the end")
     parser.add_argument("--out", type=Path, required=True, help="where the JSON goes")
     asked = parser.parse_args()
     one = Sizes(n_sentences=1).n_bytes
     with tempfile.TemporaryDirectory(dir=asked.folder) as name:
-        found = time_streaming(Path(name), Sizes(n_sentences=int(asked.gigabytes * 1e9 / one)))
-    result = {"device": f"cpu, {torch.get_num_threads()} threads", **found, **describe_program()}
+        if asked.config:
+            result = {"machine": describe_machine(), **time_task(asked.config, Path(name))}
+            line = f"fit / extraction: {result['fit_over_extraction']:.2f}"
+        else:
+            found = time_streaming(Path(name), Sizes(n_sentences=int(asked.gigabytes * 1e9 / one)))
+            result = {"device": f"cpu, {torch.get_num_threads()} threads", **found, **describe_program()}
+            line = describe_streaming(found)
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(f"{describe_streaming(found)}\n")
+    sys.stdout.write(f"{line}\n")
 
 
 if __name__ == "__main__":
