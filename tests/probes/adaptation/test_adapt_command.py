@@ -1,5 +1,6 @@
 """`icecore adapt` from its YAML file to a probe of what it made, killed on the way."""
 
+import json
 import os
 import re
 import signal
@@ -68,6 +69,30 @@ def test_an_adapter_on_another_is_probed_with_both(desk: Path, capsys: pytest.Ca
     first = load_decoder({"name": "./decoder", "adapter": "adapters/tiny"}).description
     assert both.weight_digest != first.weight_digest
     assert desk.joinpath("adapters", "second", "adaptation.json").exists()
+
+
+CONFIGS = sorted((Path(__file__).parents[3] / "configs" / "adapt").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_shipped_config_adapts_with_other_texts_and_a_step_of_each_phase(config: Path, desk: Path) -> None:
+    row = {name: f"A dog sleeps on {name}." for name in ("anchor", "positive", "negative", "text", "paraphrase")}
+    rows = [{name: f"{text} {number}" for name, text in row.items()} for number in range(12)]
+    (desk / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    settings = read_adapt_config([], file=str(config))
+    phases = [{"steps": 1, "weights": dict(phase.weights)} for phase in settings.phases]
+    words = ["--decoder.name", "./decoder", "--phases", json.dumps(phases), "--exclude", "[]"]
+    words += ["--corpus", "[{files: texts.txt}]", "--objectives.sscl.batch", "4", "--objectives.msg.shortest", "2"]
+    words += ["--training.batch", "2", "--training.length", "16", "--training.held_out", "4"]
+    if "files" in (settings.objectives.get("sscl") or {}):
+        words += ["--objectives.sscl.files", "rows.jsonl"]
+    if settings.decoder.adapters:  # of the stage before
+        assert settings.decoder.adapters == ("adapters/llm2vec",)
+        assert main(["adapt", "adapt.yaml", "--name", "llm2vec", "--quiet"]) == 0
+    assert main(["adapt", str(config), *words, "--quiet"]) == 0
+    record = json.loads((desk / "adapters" / settings.name / "adaptation.json").read_text())
+    assert (record["steps"], set(record["objectives"])) == (len(phases), settings.used)
+    assert record["config"]["lora"]["rank"] == settings.lora.rank
 
 
 @pytest.mark.parametrize(
