@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 SHELLS = {"console", "bash", "sh", "shell"}
 STOPS = {"|", "||", "&&", ";", ">", ">>", "2>", "&"}
-RUN_WHOLE = ("README.md", "docs/guide.md", "docs/cookbook/")
+RUN_WHOLE = ("README.md", "docs/guide.md", "docs/adapt.md", "docs/cookbook/")
 """Pages whose commands are run by `test_docs_run.py`; those of other pages are parsed."""
 NOT_RUN = {
     "icecore run configs/demo.yaml --decoder.name openai-community/gpt2 --decoder.revision main": "needs the hub",
