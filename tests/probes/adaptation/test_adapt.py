@@ -17,6 +17,7 @@ from extract.errors import CertificateError, ConfigError, DecoderError, HeadErro
 from extract.files import digest_module, write_file
 from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_plan import parse_plan
+from extract.masks.truth import literal_mask
 from extract.poolings.pooling_table import POOLINGS, REBA
 from extract.wiring.plan_wiring import plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation import adapt as adapt_module
@@ -383,6 +384,25 @@ def test_losses_are_those_of_a_plain_loop(tmp_path: Path, uses_all: bool) -> Non
         assert drift[0] < (1e-6 if name != "sscl" else 1e-5)  # which comes in after six steps
         assert drift.max() < 1e-5  # Adam spreads the rounding of other kernels over the steps; less than 2e-6 was seen
     assert losses["mntp"][-1] < losses["mntp"][0] - 0.05
+
+
+@pytest.mark.parametrize("plan", ["causal", "bidirectional", "backward", "nosink-bidirectional", "nosink-causal"])
+def test_a_training_is_under_its_plan(tmp_path: Path, plan: str) -> None:
+    steps = [{"steps": 1, "weights": {"mntp": 1.0}}]
+    config = pair_config(tmp_path, plan=plan, phases=steps, lora={"dropout": 0.0})
+    adapted = adapt(config, language=pair_language())
+    language = pair_language()
+    tokens = make_data(config, language).part(0, 0).tokens
+    assert tokens is not None
+    assert bool(tokens.batch.is_real.all())
+    n_tokens = tokens.batch.ids.shape[1]
+    allowed = literal_mask(plan, n_tokens, window=None, spans=torch.full((n_tokens,), CONTEXT))
+    mask = torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    mask = mask.expand(len(tokens.batch.ids), 1, *mask.shape)
+    logits = language.model(input_ids=tokens.batch.ids, attention_mask=mask).logits
+    wanted, places = tokens.targets["mntp"]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1)[places], wanted)
+    assert float(adapted.losses["mntp"][0]) == pytest.approx(float(loss.detach()), abs=1e-6)
 
 
 def accuracy(config: AdaptConfig, language: Any, *, plan: str) -> float:
