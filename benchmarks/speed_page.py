@@ -20,6 +20,7 @@ SECTIONS = (
     "heads",
     "tokens",
     "probes",
+    "adapting",
     "reba",
     "service",
 )
@@ -67,6 +68,14 @@ def fact_rows() -> Iterator[str]:
     probes = read_results("cpu-probes")["probes"]
     counted = f"{probes['n_lower']} of {probes['n_problems']}"
     yield f"| logistic probes with an objective no higher than scikit-learn's | {counted} |"
+    adapting = read_results("cpu-adapting")["adapting"]
+    rates, peaks = (adapting[key] for key in ("tokens_per_second", "peak_bytes"))
+    both = "; ".join(f"{rates[side]:.0f}, {peaks[side] / 1e9:.2f} GB" for side in ("plain", "icecore"))
+    yield f"| tokens a second of a training step of LoRA, and peak memory: a plain loop of peft; icecore | {both} |"
+    words = read_results("cpu-tokens-ud-ewt")
+    n = sum(words["task"]["n_sentences"][split] for split in ("train", "validation"))
+    what = f"token classifiers of {words['n_layers']} layers on {n:,} sentences: share of the time of their extraction"
+    yield f"| {what} | {100 * words['fit_over_extraction']:.0f} % |"
 
 
 PARTS = {

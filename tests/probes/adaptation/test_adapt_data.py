@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from probes.adaptation.objectives import (
     read_rows,
     read_text_rows,
 )
+from probes.data.sources import read_wikitext
 from probes.data.task_table import load_task
 from tests.extract.tiny_decoders import make_tokenizer
 
@@ -193,6 +195,27 @@ def test_triples_that_share_a_caption_with_sts_b_are_counted(icecore_data: Path)
     assert (len(rows.rows), len(held.rows)) == (26248, 64)
     texts = {overlap_form(text) for row in (*rows.rows, *held.rows) for text in row}
     assert all(texts.isdisjoint(source) for source in excluded.sources.values())
+
+
+def eights(text: str) -> set[tuple[str, ...]]:
+    words = overlap_form(text).split()
+    return {tuple(words[start : start + 8]) for start in range(len(words) - 7)}
+
+
+@pytest.mark.long
+def test_the_texts_of_the_study_are_not_those_that_its_perplexity_is_of(icecore_data: Path) -> None:
+    """What docs/results.md says of the overlap: stretches of eight words."""
+    articles, _ = read_wikitext("test")
+    title_of = {part: article.title for article in articles for text in article.paragraphs for part in eights(text)}
+    shared = set[tuple[str, ...]]()
+    with (icecore_data / "enwiki2006" / "paragraphs.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            for text in json.loads(line)["paragraphs"]:
+                shared |= eights(text) & title_of.keys()
+    page = Path("docs/results.md").read_text(encoding="utf-8").replace("\n", " ")
+    most = max(Counter(title_of[part] for part in shared).values())
+    assert f"{len(shared)} of the {len(title_of):,} stretches of eight words" in page
+    assert f", {most} of them in one article" in page
 
 
 def test_texts_of_views_are_drawn_by_the_weights_of_their_corpora(tmp_path: Path) -> None:
