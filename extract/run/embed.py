@@ -322,24 +322,40 @@ def embed_readings(
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
     """Compute latents of words as `embed_texts` does; `InputError` also for a lost word under the policy `error`."""
     if spec.views:
-        views = {name: embed_words(decoder, texts, spec=view) for name, view in spec.readings.items()}
-        latents = torch.cat([view.latents for view in views.values()], dim=1)
+        views = _embed_word_views(decoder, texts, spec)
+        latents = torch.cat([views[name].latents for name in spec.views], dim=1)
         flags = np.bitwise_or.reduce([view.flags for view in views.values()])
-        return replace(next(iter(views.values())), latents=latents, flags=flags)
+        return replace(views[next(iter(spec.views))], latents=latents, flags=flags)
     if len(spec.members) > 1:
         parts = [embed_words(decoder, texts, spec=member) for member in spec.members]
         latents = torch.stack([part.latents for part in parts]).mean(0)
         return replace(parts[0], latents=latents, flags=np.bitwise_or.reduce([part.flags for part in parts]))
     encoder = make_encoder(decoder, spec, has_words=True)
     encoded = encoder(texts)
-    poolings = select_word_poolings(
-        spec.words.poolings, spec.mask_plan, len(decoder.blocks), n_copies=spec.template.repeat
-    )
     return EmbeddedWords(
-        latents=_embed(decoder, encoded, spec, poolings),
+        latents=_embed(decoder, encoded, spec, _word_poolings(decoder, spec)),
         offsets=np.cumsum([0, *(len(text.spans) for text in texts)], dtype=np.int64),
         flags=np.concatenate([item.words.flags for item in encoded if item.words is not None]),
     )
+
+
+def _embed_word_views(decoder: Decoder, texts: Sequence[JoinedText], spec: ExtractionSpec) -> dict[str, EmbeddedWords]:
+    """Compute every view of words; those that differ in their poolings and layers alone are one pass."""
+    views = {}
+    for one, names in join_readings(spec.readings):
+        joined = embed_words(decoder, texts, spec=one)
+        layers, poolings = select_layers(one.layers, len(decoder.blocks)), _word_poolings(decoder, one)
+        for name in names:
+            view = spec.readings[name]
+            rows = [layers.index(layer) for layer in select_layers(view.layers, len(decoder.blocks))]
+            columns = [poolings.index(pooling) for pooling in _word_poolings(decoder, view)]
+            views[name] = replace(joined, latents=joined.latents[rows][:, columns])
+    return views
+
+
+def _word_poolings(decoder: Decoder, spec: ExtractionSpec) -> tuple[str, ...]:
+    first, *_ = spec.template.members  # all of which have the same, or the words would be refused
+    return select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks), n_copies=first.repeat)
 
 
 def _embed(

@@ -336,3 +336,27 @@ def test_a_text_without_tokens_beside_repeated_ones_loses_its_words_alone() -> N
     latents = embed_words(decoder, words, spec=spec)
     assert latents.of(0).shape[2] == 2
     assert not latents.of(1).any()
+
+
+def test_views_of_words_that_differ_in_their_poolings_are_one_pass(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views: dict[str, Any] = {
+        "last": {"words": {"poolings": "last"}},
+        "masked": {"plan": "backward:1", "words": {"poolings": "last"}},
+        "first": {"words": {"poolings": "first"}},
+    }
+    spec = ExtractionSpec(views=views)
+    alone = {name: embed_words(decoder, SENTENCES, spec=view).latents for name, view in spec.readings.items()}
+    passes: list[Any] = []
+    embed = embed_module._embed
+
+    def counted(*parts: Any) -> torch.Tensor:
+        passes.append(parts[-1])
+        return embed(*parts)
+
+    monkeypatch.setattr(embed_module, "_embed", counted)
+    together = embed_words(decoder, SENTENCES, spec=spec).latents
+    assert passes == [("last", "first"), ("last",)]
+    for number, name in enumerate(views):
+        torch.testing.assert_close(together[:, [number]], alone[name])
