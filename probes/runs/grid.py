@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -187,6 +187,8 @@ def _but(values: Mapping[str, str], axis: str) -> dict[str, str]:
 # --- Axes that come with the library: `--over encoders` is the list of docs/encoders_compared.md ---
 
 
+LISTED, ENCODER_AXIS = "encoders", "encoder"
+"""What is typed after `--over`, and the axis that it is."""
 SHARES = {"sixth": 1 / 6, "fifth": 1 / 5, "third": 1 / 3, "two fifths": 2 / 5, "half": 1 / 2, "two thirds": 2 / 3}
 """Shares of the depth of a decoder, as `{third}` in a plan, which are filled in for the decoder of each point."""
 SHARE = re.compile(r"\{([a-z ]+)\}")
@@ -221,12 +223,6 @@ def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:
         keys |= {f"heads.{COSINES}.transform": encoder.transform} if has_cosines else {}
         settings[name] = keys
     return settings
-
-
-PRESETS: dict[str, tuple[str, Callable[[RunConfig], Mapping[str, Mapping[str, object]]]]] = {
-    "encoders": ("encoder", encoder_settings),
-}
-"""What may be typed after `--over`: the name of the axis, and what gives the settings of its values."""
 
 
 def names_shares(value: object) -> bool:
@@ -326,18 +322,17 @@ def _read_typed(text: str, named: Mapping[str, Axis], config: RunConfig) -> tupl
 
 
 def _read_preset(name: str, config: RunConfig, named: Mapping[str, Axis]) -> Axis:
-    preset = next((preset for listed, preset in PRESETS.items() if name in (listed, preset[0])), None)
-    if preset is None:
-        hint = (
-            "Give the values of a key, as --over extraction.plan=causal,backward or --over "
-            "heads.layer-cosine.transform=none,abtt, or name an axis of the config."
-        )
-        n_parts = name.count(".") + 1  # keys are written as short as the name
-        keys = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
-        near = [] if _is_key(name) else get_close_matches(name, list(keys), n=3)
-        raise unknown_name("axis", name, [*near, *named, *PRESETS], hint=hint)
-    axis, read = preset
-    return Axis(axis, read(config))
+    """Read an axis that comes with the library: the list `encoders`."""
+    if name in (ENCODER_AXIS, LISTED):
+        return Axis(ENCODER_AXIS, encoder_settings(config))
+    hint = (
+        "Give the values of a key, as --over extraction.plan=causal,backward or --over "
+        "heads.layer-cosine.transform=none,abtt, or name an axis of the config."
+    )
+    n_parts = name.count(".") + 1  # keys are written as short as the name
+    keys = dict.fromkeys(".".join(key.split(".")[-n_parts:]) for key in [*SECTIONS, *(k.name for k in list_keys())])
+    near = [] if _is_key(name) else get_close_matches(name, list(keys), n=3)
+    raise unknown_name("axis", name, [*near, *named, LISTED], hint=hint)
 
 
 def split_values(text: str, *, has_names: bool = False) -> list[str]:
