@@ -139,14 +139,12 @@ def adapted_rows(file: str) -> Iterator[str]:
     results = read_results(file)
     cells = {(row["system"], row["ability"], row["plan"]): row for row in results["abilities"]}
     first, *_ = results["adapters"].values()
-    there = results["beside"].get("adapters", {})
     yield "| decoder | held-out loss of hidden tokens | infilling, `causal` | infilling, `hybrid` | Rep-4 x 100 |"
     yield "|---" * 5 + "|"
     columns = [("infilling-perplexity", "causal", 1), ("infilling-perplexity", "hybrid", 1), ("rep-4", "causal", 100)]
     for system in dict.fromkeys(row["system"] for row in results["abilities"]):
         adapter = results["adapters"].get(system)
-        looks = (adapter or first).get("held_out") or there.get(system, {}).get("held_out")
-        held_out = looks and looks["kept" if adapter else "before"]
+        held_out = adapter.get("held_out", {}).get("kept") if adapter else first["held_out"]["before"]
         loss = f"{held_out['mntp']:.2f}" if held_out else ""
         scores = [
             "{value:.1f} ({low:.1f} to {high:.1f})".format(

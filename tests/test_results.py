@@ -183,6 +183,9 @@ def test_the_page_says_what_adapters_changed_for_probes() -> None:
     others = [cpu[f"wiki-{seed}", speech] for seed in (1, 2)]
     second = f"seeds 1 and 2 {' and '.join(map(gain, others))}, both for certain, and with contrast {contrast:.1f}"
     assert first["p_value"] > 0.05 > max(row["p_value"] for row in others)
+    half, alone = cpu["mntp-msg", speech], -100 * cpu["mntp", speech]["difference"]
+    second += f". 300 steps of `mntp` and `msg` gain as much, {gain(half)}, without `msg` they lose {alone:.1f}"
+    assert half["p_value"] < 0.05
     words = f"on SmolLM2 {gain(first)}, corrected p = {first['p_value']:.3f}, {second}"
     assert f"Parts of speech gain {gain(gemma['wiki-0', speech])} on Gemma; {words}." in page
     assert f"Entities gain {gain(gemma['wiki-0', 'wnut17 token-classifier'])} on Gemma." in page
@@ -193,7 +196,8 @@ def test_the_page_says_what_names_gain_on_one_kind_of_device() -> None:
     page, rows, names = _unwrapped("docs/results.md"), probes("smollm2", is_beside=True), "wnut17 token-classifier"
     first, second, third = (rows[f"wiki-{seed}", names] for seed in range(3))
     gains = f"has {gain(first)} more, corrected p = {first['p_value']:.3f}, that of seed 1 {gain(second)}, of seed 2"
-    assert f"the first adapter {gains} {gain(third)}," in page
+    half = f"that of 300 steps {gain(rows['mntp-msg', names])},"
+    assert f"the first adapter {gains} {gain(third)}, {half}" in page
     assert first["p_value"] > 0.05
     less = [-100 * rows[run, names]["difference"] for run in ("all", "bidirectional")]
     assert f"with contrast {less[0]:.1f} less, and `bidirectional` without training {less[1]:.1f} less" in page
@@ -218,7 +222,7 @@ def test_the_page_says_what_names_gain_on_one_kind_of_device() -> None:
         in page
     )
     assert max(own["p_value"], rows["mntp", "siamese-cosine"]["p_value"]) < 0.05
-    assert read_results("adapted-smollm2")["beside"]["trained_here"] == ["wiki-1", "wiki-2", "mntp", "mtp"]
+    assert read_results("adapted-smollm2")["beside"]["trained_here"] == ["wiki-1", "wiki-2", "mntp", "mntp-msg", "mtp"]
 
 
 def test_the_page_says_what_pairs_gain_on_gemma() -> None:
