@@ -270,12 +270,23 @@ def _views_by_source(page: str) -> None:
     assert f"{said} together on all six, for certain on five" in page
 
 
+def validated(row: dict[str, Any]) -> float:
+    return float(np.mean(row["validation"]))
+
+
 def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     *_, best = read_results("stsb-views-gemma")["rows"]
     assert best["seeds"] == [0, 1, 2]
     low, high = (100 * value for value in best["interval"])
     assert f"{100 * np.mean(best['test']):.1f} ({low:.1f} to {high:.1f})" in read_page("README.md")
-    [cosine] = read_results("stsb-views-gemma-cosine")["rows"]
+    cosine, _, *others = read_results("stsb-views-gemma-cosine")["rows"]
+    echo, prompt = (f"{100 * row['test'][0]:.1f}" for row in others)
+    assert f"(the best layer of echo has {echo}, of the prompt {prompt})" in _unwrapped("docs/results.md")
+    views = {"+".join(row["views"]): row for row in read_results("stsb-views-gemma")["rows"]}
+    less = [-100 * views["echo"][name] for name in ("difference", "high", "low")]
+    assert "has {:.1f} points less on test ({:.1f} to {:.1f})".format(*less) in _unwrapped("docs/results.md")
+    by_number = [max((row for row in views.values() if len(row["views"]) == n), key=validated) for n in (1, 2, 3)]
+    assert ["nosink" in row["views"] for row in by_number] == [False, True, True]
     low, high = (100 * value for value in cosine["interval"])
     assert f"with {100 * cosine['test'][0]:.1f} ({low:.1f} to {high:.1f}) on test" in _unwrapped("docs/results.md")
     [cosine] = read_results("stsb-views-smollm2-cosine")["rows"]
