@@ -375,3 +375,18 @@ def test_the_picture_shows_committed_curves() -> None:
     for name, line in zip(RUNS, lines, strict=True):
         curve = read_results(name)["heads"]["layer-cosine"]["curves"]["validation"]["pearson"]["standardised"]
         np.testing.assert_allclose(line, 100 * np.array(curve))
+
+
+def test_the_page_on_adapting_says_how_fast_it_is() -> None:
+    page, adapting = _unwrapped("docs/adapt.md"), read_results("cpu-adapting")["adapting"]
+    rates, peaks = adapting["tokens_per_second"], adapting["peak_bytes"]
+    more = peaks["plain"] / peaks["icecore"] - 1
+    assert (
+        f"reads {rates['icecore']:.0f} tokens a second in training (a plain loop of peft {rates['plain']:.0f}" in page
+    )
+    assert f"with {more:.0%} more memory".replace("%", " %") in page
+    half = read_results("adapted-smollm2")["beside"]["adapters"]["mntp-msg"]
+    assert f"on one core {half['tokens_per_second']:.0f} with training.precision: bfloat16" in page.replace("`", "")
+    assert half["training"]["precision"] == "bfloat16"
+    gemma = read_results("adapted-gemma")["adapters"]["wiki-0"]
+    assert f"`wiki.yaml` took Gemma-3-270M {gemma['seconds']:.0f} seconds" in page
