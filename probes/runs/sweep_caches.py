@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from extract.decoders.decoder import Decoder, load_decoder, read_n_blocks
 from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, select_layers
-from extract.decoders.fetch import is_fetched, list_decoder_files, remove_fetched, resolve_hub
-from extract.errors import CacheError, CacheIncompleteError, ConfigError, FetchError, IcecoreError, first_line
+from extract.decoders.fetch import icecore_home, is_fetched, list_decoder_files, remove_fetched, resolve_hub
+from extract.errors import CacheIncompleteError, ConfigError, IcecoreError, first_line
 from extract.files import digest_json, read_file, remove_file, write_file
 from extract.inputs.joined_text import JoinedText
 from extract.masks.mask_plan import MaskPlan
@@ -30,7 +30,7 @@ from probes.runs.watcher import Watcher
 
 Item = TypeVar("Item")
 FETCHED = "fetched.txt"
-"""File, among the caches, of the decoders that a sweep has to fetch and remove again, so that a killed one is known."""
+"""File, in icecore's own folder, of the decoders that a sweep is to remove again, also where one was killed."""
 GROWING = "growing"
 """Folder, among the caches, of texts that are new in a round, until they are composed with those that were there."""
 
@@ -129,12 +129,12 @@ def obtain_point_caches(
         caches.fail([label], why, watcher)
     for name, families in find_families(grid, tasks):
         first = families[0][0].config
-        was_there = not (removes and must_be_fetched(first.decoder, first.caches))
+        was_there = not (removes and must_be_fetched(first.decoder))
         if was_there or grown or not _take_extracted(families, grid, tasks, caches):
             _load_and_extract(name, families, grid, tasks, caches, watcher, grown)
         if not was_there:  # also where it could not be loaded
             if not grown:
-                remove_again(first.decoder, first.caches, watcher)
+                remove_again(first.decoder, watcher)
             elif first.decoder not in grown.fetched:
                 grown.fetched.append(first.decoder)
     return caches
@@ -172,11 +172,14 @@ def _take_extracted(
 ) -> bool:
     """Take the caches of a decoder that is not here by its commit, which decides its weights, if all are there."""
     first, held = families[0][0], dict[str, LatentCache]()
+    spec = first.config.decoder
+    if spec.adapters or spec.merge:  # which the commit does not decide
+        return False
     try:
-        commit = resolve_hub(first.config.decoder.name, first.config.decoder.revision)
+        commit = resolve_hub(spec.name, spec.revision)
         for point in (point for family in families for point in family):
             held[point.label] = find_cache_of(point.config, tasks[point.label], commit=commit)
-    except (FetchError, CacheError):
+    except IcecoreError:  # no commit or cache, or a plan that does not fit the decoder, which loading it tells
         return False
     n_blocks = held[first.label].manifest.provenance["decoder"]["n_layers"]
     for family in families:
@@ -185,33 +188,34 @@ def _take_extracted(
     return True
 
 
-def must_be_fetched(spec: DecoderSpec, folder: str) -> bool:
+def must_be_fetched(spec: DecoderSpec) -> bool:
     """Whether a decoder is not on this computer, or only since a sweep that was killed; noted until it is removed."""
-    noted, entry = _noted(folder), _entry(spec)
+    noted, entry = _noted(), _entry(spec)
     if entry not in noted and is_fetched(spec.name, spec.revision):
         return False
-    _note(folder, {*noted, entry})
+    _note({*noted, entry})
     return True
 
 
-def remove_again(spec: DecoderSpec, folder: str, watcher: Watcher) -> None:
-    """Remove a decoder that had to be fetched, if it could be."""
+def remove_again(spec: DecoderSpec, watcher: Watcher) -> None:
+    """Remove a decoder that had to be fetched, if it could be; it stays noted where the hub does not answer."""
     if is_fetched(spec.name, spec.revision):
         watcher.say(remove_fetched(spec.name, spec.revision))
-    _note(folder, _noted(folder) - {_entry(spec)})
+    if not is_fetched(spec.name, spec.revision):
+        _note(_noted() - {_entry(spec)})
 
 
 def _entry(spec: DecoderSpec) -> str:
     return f"{spec.name} at {spec.revision or 'main'}"
 
 
-def _noted(folder: str) -> set[str]:
-    path = Path(folder) / FETCHED
+def _noted() -> set[str]:
+    path = icecore_home() / FETCHED
     return set(read_file(path).decode("utf-8", "replace").splitlines()) if path.exists() else set()
 
 
-def _note(folder: str, entries: Set[str]) -> None:
-    path = Path(folder) / FETCHED
+def _note(entries: Set[str]) -> None:
+    path = icecore_home() / FETCHED
     if entries:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, "".join(f"{entry}\n" for entry in sorted(entries)))

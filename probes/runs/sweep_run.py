@@ -246,7 +246,7 @@ def search_grid(
     sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on, found=found, search=cost)
     scores = sweep.run(reads_all=False, command=command)
     for spec in grown.fetched:
-        remove_again(spec, config.caches, watcher)
+        remove_again(spec, watcher)
     return _finish(sweep, scores, inputs)
 
 
@@ -326,7 +326,7 @@ class SearchedGrid:
         self.failed |= scored.unread
         for _, listed in find_families(scored, judged):
             spec, points = listed[0][0].config.decoder, [point for family in listed for point in family]
-            if self.removes and must_be_fetched(spec, points[0].config.caches):
+            if self.removes and must_be_fetched(spec):
                 self.grown.fetched.append(spec)
             try:
                 n_blocks = read_n_blocks(spec, report=self.watcher.say)

@@ -159,6 +159,11 @@ def test_checkpoints_that_had_to_be_fetched_are_removed_again(
     assert [row.point["revision"] for row in result.record.plans] == ["step30", "step60"]
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICECORE_HOME", str(tmp_path / "home"))
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Serve two revisions of a decoder, and list what is downloaded; what is there is in `tmp_path / "here"`."""
@@ -221,10 +226,11 @@ def test_a_checkpoint_is_fetched_once_and_removed_also_after_a_kill(
             sweep(config, over, remove_decoders=True, **options)
     # a search reads how deep each of them is before it begins
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"step1", *["step2"] * bool(search)}
+    assert (tmp_path / "home" / sweep_caches.FETCHED).read_text().startswith("somebody/steps at step1\n")
     first = sweep(config, over, remove_decoders=True, **options)
     assert hub == ["step1", "step2"]
     assert not list((tmp_path / "here").iterdir())
-    assert not (tmp_path / "caches" / sweep_caches.FETCHED).exists()
+    assert not (tmp_path / "home" / sweep_caches.FETCHED).exists()
     if search:
         return
     again = sweep(config, over, remove_decoders=True)
