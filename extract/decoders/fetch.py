@@ -717,10 +717,10 @@ def remove_fetched(name: str, revision: str | None = None) -> str:
     from huggingface_hub import scan_cache_dir
 
     plain = split_random(name)[0]
-    snapshot = None
-    if not Path(plain).expanduser().exists():
-        with suppress(FetchError):
-            snapshot = _fetched_snapshot(plain, revision)
+    try:
+        snapshot = None if Path(plain).expanduser().exists() else _fetched_snapshot(plain, revision)
+    except FetchError:
+        return f"{name}: not removed, as the hub does not say which commit it is"
     if snapshot is None:
         return f"{name}: nothing to remove"
     strategy = scan_cache_dir().delete_revisions(snapshot.name)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 
 from extract.decoders.decoder_spec import DECODER_ALIASES, DecoderSpec, select_layers
@@ -24,29 +23,25 @@ from probes.runs.folder import RunFolder
 from probes.runs.run_config import RunConfig
 
 
-def find_cache_of(config: RunConfig, source: Task | Corpus, *, commit: str = "") -> LatentCache:
-    """Find the one cache of a task or corpus without its decoder: by name, contents and texts.
-
-    With a `commit` of the decoder, a cache of it that the packages of now have made.
-    """
-    return _find_cache(config, config.extraction, source, commit)
+def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
+    """Find the one cache of a task or corpus without its decoder: by name, contents and texts."""
+    return _find_cache(config, config.extraction, source)
 
 
-def _find_cache(config: RunConfig, spec: ExtractionSpec, source: Task | Corpus, commit: str) -> LatentCache:
+def _find_cache(config: RunConfig, spec: ExtractionSpec, source: Task | Corpus) -> LatentCache:
     """Find the cache of one extraction; of views, and of templates that are averaged, that of each."""
     if spec.views:
-        return ViewCache({name: _find_cache(config, view, source, commit) for name, view in spec.readings.items()})
+        return ViewCache({name: _find_cache(config, view, source) for name, view in spec.readings.items()})
     members = spec.members
     if len(members) > 1:
-        parts = [_find_cache(config, member, source, commit) for member in members]
+        parts = [_find_cache(config, member, source) for member in members]
         window = {"window": parts[0].identity.template["window"]}
         template = {**spec.template.to_dict(), **window}
         return MeanCache(parts, identity=replace(parts[0].identity, template=template))
     texts = source.texts()
     matches = []
     for cache in whole_caches(Path(config.caches)):
-        is_wanted = _is_from(cache, config.decoder) and (not commit or _is_of_commit(cache, commit))
-        match = show_as(cache, spec) if is_wanted else None
+        match = show_as(cache, spec) if _is_from(cache, config.decoder) else None
         if match is not None and _has_texts(match, texts):
             with passing_over(cache.path):
                 match.verify_latents()
@@ -61,12 +56,6 @@ def _find_cache(config: RunConfig, spec: ExtractionSpec, source: Task | Corpus, 
             "allowed: exactly one. Name it with --cache FILE, or make it with: icecore extract CONFIG."
         )
     return matches[0]
-
-
-def _is_of_commit(cache: LatentCache, commit: str) -> bool:
-    """Whether a cache is of this commit of its decoder, by the packages of now."""
-    versions = cache.identity.versions
-    return cache.identity.decoder["revision"] == commit and versions == {name: version(name) for name in versions}
 
 
 def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:

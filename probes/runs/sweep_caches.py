@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from extract.decoders.decoder import Decoder, load_decoder, read_n_blocks
 from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, select_layers
-from extract.decoders.fetch import icecore_home, is_fetched, list_decoder_files, remove_fetched, resolve_hub
+from extract.decoders.fetch import icecore_home, is_fetched, list_decoder_files, remove_fetched
 from extract.errors import CacheIncompleteError, ConfigError, IcecoreError, first_line
 from extract.files import digest_json, read_file, remove_file, write_file
 from extract.inputs.joined_text import JoinedText
@@ -24,7 +24,7 @@ from extract.store.manifest import Manifest
 from probes.data.task import Task
 from probes.data.task_table import task_title
 from probes.runs.grid import Grid, Point
-from probes.runs.run_caches import find_cache_of, show_as
+from probes.runs.run_caches import show_as
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import Watcher
 
@@ -128,70 +128,36 @@ def obtain_point_caches(
     for label, why in grid.unread.items():
         caches.fail([label], why, watcher)
     for name, families in find_families(grid, tasks):
-        first = families[0][0].config
-        was_there = not (removes and must_be_fetched(first.decoder))
-        if was_there or grown or not _take_extracted(families, grid, tasks, caches):
-            _load_and_extract(name, families, grid, tasks, caches, watcher, grown)
+        spec = families[0][0].config.decoder
+        was_there = not (removes and must_be_fetched(spec))
+        loaded = grown.loaded.pop(name, None) if grown else None
+        if grown:
+            grown.loaded.clear()  # frees its memory before the next one
+        try:
+            loaded = loaded or load_decoder(spec, report=watcher.say)
+        except (IcecoreError, OSError, RuntimeError) as error:
+            caches.fail_or_raise([point for family in families for point in family], error, grid, watcher)
+        if loaded is not None:
+            misfits = find_misfits(families, len(loaded.blocks), is_only=grid.has_one_decoder)
+            for label, why in misfits.items():
+                caches.fail([label], why, watcher)
+            fitting = [[point for point in family if point.label not in misfits] for family in families]
+            _extract_families(loaded, list(filter(None, fitting)), grid, tasks, caches, watcher, grown)
+        if grown and loaded is not None:
+            grown.loaded[name] = loaded
+        loaded = None  # frees its memory before the next one
         if not was_there:  # also where it could not be loaded
             if not grown:
-                remove_again(first.decoder, watcher)
-            elif first.decoder not in grown.fetched:
-                grown.fetched.append(first.decoder)
+                remove_again(spec, watcher)
+            elif spec not in grown.fetched:
+                grown.fetched.append(spec)
     return caches
-
-
-def _load_and_extract(
-    name: str,
-    families: Sequence[Sequence[Point]],
-    grid: Grid,
-    tasks: Mapping[str, Task],
-    caches: PointCaches,
-    watcher: Watcher,
-    grown: Grown | None,
-) -> None:
-    """Load a decoder, whose digest is `name`, and extract the caches of its points; what fails costs these alone."""
-    loaded = grown.loaded.pop(name, None) if grown else None
-    if grown:
-        grown.loaded.clear()  # frees its memory before the next one
-    try:
-        loaded = loaded or load_decoder(families[0][0].config.decoder, report=watcher.say)
-    except (IcecoreError, OSError, RuntimeError) as error:
-        caches.fail_or_raise([point for family in families for point in family], error, grid, watcher)
-        return
-    misfits = find_misfits(families, len(loaded.blocks), is_only=grid.has_one_decoder)
-    for label, why in misfits.items():
-        caches.fail([label], why, watcher)
-    fitting = [[point for point in family if point.label not in misfits] for family in families]
-    _extract_families(loaded, list(filter(None, fitting)), grid, tasks, caches, watcher, grown)
-    if grown:
-        grown.loaded[name] = loaded
-
-
-def _take_extracted(
-    families: Sequence[Sequence[Point]], grid: Grid, tasks: Mapping[str, Task], caches: PointCaches
-) -> bool:
-    """Take the caches of a decoder that is not here by its commit, which decides its weights, if all are there."""
-    first, held = families[0][0], dict[str, LatentCache]()
-    spec = first.config.decoder
-    if spec.adapters or spec.merge:  # which the commit does not decide
-        return False
-    try:
-        commit = resolve_hub(spec.name, spec.revision)
-        for point in (point for family in families for point in family):
-            held[point.label] = find_cache_of(point.config, tasks[point.label], commit=commit)
-    except IcecoreError:  # no commit or cache, or a plan that does not fit the decoder, which loading it tells
-        return False
-    n_blocks = held[first.label].manifest.provenance["decoder"]["n_layers"]
-    for family in families:
-        _count_passes(family, tasks[family[0].label], n_blocks, caches, grid)
-    caches.of |= held
-    return True
 
 
 def must_be_fetched(spec: DecoderSpec) -> bool:
     """Whether a decoder is not on this computer, or only since a sweep that was killed; noted until it is removed."""
     noted, entry = _noted(), _entry(spec)
-    if entry not in noted and is_fetched(spec.name, spec.revision):
+    if Path(spec.name).expanduser().exists() or (entry not in noted and is_fetched(spec.name, spec.revision)):
         return False
     _note({*noted, entry})
     return True
@@ -236,7 +202,7 @@ def _extract_families(
     for points in families:
         task = tasks[points[0].label]
         try:
-            _extract(decoder, points, task, caches, watcher, grid, grown)
+            _extract(decoder, points, task, caches, watcher, is_of_plans=grid.is_of_plans, grown=grown)
         except (IcecoreError, OSError, RuntimeError) as error:
             caches.fail_or_raise(points, error, grid, watcher)
 
@@ -298,25 +264,35 @@ def _extract(
     task: Task,
     caches: PointCaches,
     watcher: Watcher,
-    grid: Grid,
+    *,
+    is_of_plans: bool,
     grown: Grown | None,
 ) -> None:
     """Find or extract the caches of points that share passes, and add them."""
     texts, n_blocks, folder = unique_texts(task.texts()), len(decoder.blocks), points[0].config.caches
     plans = list({point.plan: None for point in points})
-    passes, apart = _count_passes(points, task, n_blocks, caches, grid)
+    if any(plan.has_tail for plan in plans):
+        passes = apart = n_blocks
+        if is_of_plans:
+            sweep_cost(plans, n_blocks)  # refuses them
+    else:
+        cost = sweep_cost([point.plan for point in points], n_blocks)
+        passes, apart = cost.n_blocks, cost.n_blocks_apart
+    n_texts = 1 if is_of_plans else len(texts) * len(points[0].config.extraction.members)
+    caches.block_passes += passes * n_texts
+    caches.apart += apart * n_texts
     progress = watcher.extraction(f"sweeping {task_title(task.name)}")
     if grown is not None:
         _show(_grow(decoder, points, task, grown, progress), points, caches)
         return
-    if grid.is_of_plans:
+    if is_of_plans:
         watcher.say(
             f"{len(plans)} plan{'s' * (len(plans) > 1)} over {len(texts):,} texts: {passes} block passes per batch "
             f"instead of {apart} "
             f"({passes / apart:.2f} of separate extractions)"
         )
     held: dict[str, LatentCache | None] = {}
-    for point in points if not grid.is_of_plans else ():
+    for point in points if not is_of_plans else ():
         identity = describe_extraction(decoder, texts, point.config.extraction).identity
         held[point.label] = find_cache(Path(point.config.caches), identity)
     caches.of |= {label: cache for label, cache in held.items() if cache is not None}
@@ -326,24 +302,6 @@ def _extract(
     spec = join_specs([point.config.extraction for point in points], n_blocks)  # whatever a killed sweep has left
     plans = list({point.plan: None for point in missing})
     _show(_compute(decoder, texts, plans, spec, folder=folder, progress=progress), missing, caches)
-
-
-def _count_passes(
-    points: Sequence[Point], task: Task, n_blocks: int, caches: PointCaches, grid: Grid
-) -> tuple[int, int]:
-    """Add what points that share passes cost to the record; gives the passes of a text, and those of each by itself."""
-    plans = list({point.plan: None for point in points})
-    if any(plan.has_tail for plan in plans):
-        passes = apart = n_blocks
-        if grid.is_of_plans:
-            sweep_cost(plans, n_blocks)  # refuses them
-    else:
-        cost = sweep_cost([point.plan for point in points], n_blocks)
-        passes, apart = cost.n_blocks, cost.n_blocks_apart
-    n_texts = 1 if grid.is_of_plans else len(unique_texts(task.texts())) * len(points[0].config.extraction.members)
-    caches.block_passes += passes * n_texts
-    caches.apart += apart * n_texts
-    return passes, apart
 
 
 def _show(made: Mapping[MaskPlan, LatentCache], points: Sequence[Point], caches: PointCaches) -> None:

@@ -42,7 +42,6 @@ from probes.runs.sweep_caches import (
     find_families,
     find_misfits,
     keeps_rows,
-    must_be_fetched,
     obtain_point_caches,
     remove_again,
 )
@@ -326,8 +325,6 @@ class SearchedGrid:
         self.failed |= scored.unread
         for _, listed in find_families(scored, judged):
             spec, points = listed[0][0].config.decoder, [point for family in listed for point in family]
-            if self.removes and must_be_fetched(spec):
-                self.grown.fetched.append(spec)
             try:
                 n_blocks = read_n_blocks(spec, report=self.watcher.say)
             except (IcecoreError, OSError, RuntimeError) as error:

@@ -15,7 +15,7 @@ from torch import nn
 from extract.decoders import fetch
 from extract.decoders.decoder import Decoder, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.errors import DecoderError, FetchError
+from extract.errors import ConfigError, DecoderError, FetchError
 from probes.report.scores import PlansScores
 from probes.report.sweep_frames import layer_scores, points_frame
 from probes.runs import sweep_caches
@@ -173,25 +173,25 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for n in (1, 2):
         save_decoder(tmp_path / f"step{n}", seed=n)
 
-    def resolve(_: str, revision: str | None = None) -> str:
-        if not (tmp_path / str(revision)).exists():
-            raise FetchError(f"there is no revision {revision!r}")
-        return f"commit of {revision}"
-
     def locate(name: str, *, revision: str | None = None, report: object = None) -> fetch.Located:
         del report
-        commit = resolve(name, revision)
-        if not (here / str(revision)).exists():
-            downloads.append(str(revision))
-            shutil.copytree(tmp_path / str(revision), here / str(revision))
-        return fetch.Located(name, "hub", str(here / str(revision)), commit)
+        if not (tmp_path / str(revision)).exists():
+            raise FetchError(f"there is no revision {revision!r}")
+        return fetch.Located(name, "hub", str(tmp_path / str(revision)), f"commit of {revision}")
+
+    def load(spec: DecoderSpec, **options: Any) -> Decoder:
+        decoder = load_decoder(spec, **options)
+        if not (here / str(spec.revision)).exists():
+            downloads.append(str(spec.revision))
+            (here / str(spec.revision)).mkdir()
+        return decoder
 
     def remove(_: str, revision: str) -> str:
         shutil.rmtree(here / revision)
         return "removed"
 
     monkeypatch.setattr("extract.decoders.decoder.locate_decoder", locate)
-    monkeypatch.setattr(sweep_caches, "resolve_hub", resolve)
+    monkeypatch.setattr(sweep_caches, "load_decoder", load)
     monkeypatch.setattr(sweep_caches, "is_fetched", lambda _, revision: (here / revision).exists())
     monkeypatch.setattr(sweep_caches, "remove_fetched", remove)
     return downloads
@@ -220,27 +220,20 @@ def test_a_checkpoint_is_fetched_once_and_removed_also_after_a_kill(
     def kill(*_: object, **__: object) -> None:
         raise KilledError
 
+    if search:  # what is refused fetches nothing, and notes nothing
+        with pytest.raises(ConfigError, match="Set --budget to"):
+            sweep(config, over, remove_decoders=True, search=search, budget=0.01)
+        assert not (tmp_path / "home").exists()
     with monkeypatch.context() as patched:
         patched.setattr(sweep_caches, "_extract_families", kill)
         with pytest.raises(KilledError):
             sweep(config, over, remove_decoders=True, **options)
-    # a search reads how deep each of them is before it begins
-    assert {path.name for path in (tmp_path / "here").iterdir()} == {"step1", *["step2"] * bool(search)}
-    assert (tmp_path / "home" / sweep_caches.FETCHED).read_text().startswith("somebody/steps at step1\n")
-    first = sweep(config, over, remove_decoders=True, **options)
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["step1"]
+    assert (tmp_path / "home" / sweep_caches.FETCHED).read_text() == "somebody/steps at step1\n"
+    sweep(config, over, remove_decoders=True, **options)
     assert hub == ["step1", "step2"]
     assert not list((tmp_path / "here").iterdir())
     assert not (tmp_path / "home" / sweep_caches.FETCHED).exists()
-    if search:
-        return
-    again = sweep(config, over, remove_decoders=True)
-    assert hub == ["step1", "step2"]
-    assert [row.to_dict() for row in again.record.plans] == [row.to_dict() for row in first.record.plans]
-    shutil.rmtree(tmp_path / "step2")
-    save_decoder(tmp_path / "step2", seed=3)
-    monkeypatch.setattr(sweep_caches, "resolve_hub", lambda _, revision: f"another commit of {revision}")
-    sweep(config, over, remove_decoders=True)
-    assert hub == ["step1", "step2", "step1", "step2"]
 
 
 def test_nothing_is_removed_where_the_hub_does_not_say_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +243,7 @@ def test_nothing_is_removed_where_the_hub_does_not_say_what_was_there(monkeypatc
     monkeypatch.setattr(fetch, "resolve_revision", fail)
     monkeypatch.setattr(fetch, "local_snapshot", lambda *_: None)
     assert fetch.is_fetched("somebody/steps", "step30")
-    assert fetch.remove_fetched("somebody/steps", "step30").endswith("nothing to remove")
+    assert fetch.remove_fetched("somebody/steps", "step30").endswith("the hub does not say which commit it is")
 
 
 def test_only_what_the_hub_cache_holds_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
