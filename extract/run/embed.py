@@ -354,7 +354,9 @@ def _embed_word_views(decoder: Decoder, texts: Sequence[JoinedText], spec: Extra
 
 
 def _word_poolings(decoder: Decoder, spec: ExtractionSpec) -> tuple[str, ...]:
-    first, *_ = spec.template.members  # all of which have the same, or the words would be refused
+    first, *_ = (
+        spec.template.members
+    )  # several templates whose words are pooled in other ways are refused by an extraction
     return select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks), n_copies=first.repeat)
 
 

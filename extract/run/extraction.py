@@ -28,6 +28,7 @@ from extract.errors import CertificateError, ConfigError, ConfigWarning, InputEr
 from extract.files import digest_bytes, digest_module, digest_rows
 from extract.inputs.batches import Batch, collate_group, group_texts
 from extract.inputs.joined_text import GivenSpans, JoinedText, digest_texts, plain_text, read_spans, require_words
+from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import digest_chat
 from extract.linear import describe_products
 from extract.masks.mask_plan import MaskPlan
@@ -304,6 +305,8 @@ def extract_latents(
             for member in spec.members
         ]
         return MeanCache(parts, identity=manifest.identity).with_texts(texts)
+    if workers.rank == 0:
+        _warn_without_spans(unique, spec.template)
     cache = find_cache(Path(folder), manifest.identity)
     if cache is None:
         require_locks()  # before texts are tokenised
@@ -363,6 +366,18 @@ def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
         TruncationWarning,
         stacklevel=3,
     )
+
+
+def _warn_without_spans(texts: Sequence[str | JoinedText], template: InputTemplate) -> None:
+    """Warn of a file of spans that names none of the texts, under which no token is in a span."""
+    spans = read_spans(template.spans)
+    if texts and isinstance(spans, GivenSpans) and not any(plain_text(text) in spans for text in texts):
+        warnings.warn(
+            f"template.spans is {template.spans!r}, which names none of the {len(texts):,} texts, so no token is in a "
+            "span; a text must be the same to the last character.",
+            ConfigWarning,
+            stacklevel=3,
+        )
 
 
 def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
@@ -478,16 +493,8 @@ def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: Extrac
 def check_texts(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, path: Path) -> None:
     """Refuse texts that cannot be read before a store for them is laid out at `path`: `InputError`, naming the text.
 
-    Tokenising takes less than a hundredth of the extraction. Spans of other texts are warned of.
+    Tokenising takes less than a hundredth of the extraction.
     """
-    spans = read_spans(spec.template.spans)
-    if isinstance(spans, GivenSpans) and not any(plain_text(text) in spans for text in texts):
-        warnings.warn(
-            f"template.spans is {spec.template.spans!r}, which names none of the {len(texts):,} texts, so no token "
-            "is in a span; a text must be the same to the last character.",
-            ConfigWarning,
-            stacklevel=3,
-        )
     if spec.template.on_long != "windows" and not path.exists():  # counting the rows has read those already
         _count_encoded(decoder, texts, spec)
 

@@ -35,6 +35,7 @@ from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.scores import Plain, seal_scores, sealed_scores
 from probes.report.style import Album
 from probes.runs.compare import LEVEL, unique_names
+from probes.runs.folder import OF_ABILITIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 SCORES, ROWS = "scores.json", "rows.csv"
-WHAT = "abilities"
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading a damaged or hand-made file may raise."""
 COLUMNS = ("ability", "plan", "unit", "row", "asked", "sum", "count")
@@ -176,7 +176,7 @@ class AbilityScores:
         """Return scores.json, without its seal and the digest of the rows."""
         return {
             "schema": SCHEMA,
-            "what": WHAT,
+            "what": OF_ABILITIES,
             "name": self.name,
             "decoder": dict(self.decoder),
             "texts": self.texts,
@@ -220,7 +220,7 @@ def _rows(ability: Ability) -> list[tuple[object, ...]]:
 def holds_abilities(folder: str | Path) -> bool:
     """Whether a folder is one that `icecore infill` wrote."""
     try:
-        return bool(json.loads(read_file(Path(folder) / SCORES))["what"] == WHAT)
+        return bool(json.loads(read_file(Path(folder) / SCORES))["what"] == OF_ABILITIES)
     except UNREADABLE:
         return False
 
@@ -237,7 +237,7 @@ def load_abilities(folder: str | Path) -> AbilityScores:
     path = Path(folder)
     try:
         values = json.loads(read_file(path / SCORES))
-        if (values["schema"], values["what"]) != (SCHEMA, WHAT):
+        if (values["schema"], values["what"]) != (SCHEMA, OF_ABILITIES):
             raise ValueError(f"schema {values['schema']} of {values['what']}, this version reads schema {SCHEMA}")
         content = read_file(path / ROWS)
         if values["sha256"] != seal_scores(values) or values["rows_sha256"] != digest_bytes(content):

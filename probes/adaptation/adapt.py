@@ -621,7 +621,7 @@ SCHEMA = 1
 SHOWN = 3
 """Decimals of losses."""
 CUT_SAMPLED = 1000
-"""Rows of texts in which those that are cut are counted."""
+"""Most rows of texts in which those that are cut are counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -737,10 +737,6 @@ def adapt(
         require_no_leak(plan, len(decoder.blocks))
     excluded = read_excluded(config.exclude)
     texts = _read_texts(config, decoder, excluded, say)
-    if texts.contrast is not None and objectives.contrast is not None:
-        rows, length = texts.contrast.rows[:CUT_SAMPLED], objectives.contrast.options.length
-        if share := objectives.contrast.share_cut(rows):
-            say(f"{share:.1%} of the texts of sscl have over {length} tokens with instruction and EOS, and are cut")
     identity = _identity(config, decoder, texts)
     fit_id = digest_json(identity)
     if existing is not None:
@@ -753,6 +749,11 @@ def adapt(
         )
     unfinished = Unfinished(folder, fit_id)
     _require_no_other_state(unfinished)
+    if texts.contrast is not None and objectives.contrast is not None:
+        rows = texts.contrast.rows
+        n_cut, n_texts = objectives.contrast.count_cut(rows[:: -(-len(rows) // CUT_SAMPLED)])
+        if n_cut:
+            say(f"of {n_texts:,} texts of sscl, {n_cut:,} are longer than objectives.sscl.length, and are cut")
     if objectives.masks:
         say(f"hidden tokens are shown as {' and '.join(map(repr, sorted({*objectives.masks.values()})))}")
     folder.mkdir(parents=True, exist_ok=True)

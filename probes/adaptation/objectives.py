@@ -425,10 +425,10 @@ class Contrast:
         """Whether dropout makes two views of each text, for want of texts that belong together."""
         return not self.options.files
 
-    def share_cut(self, rows: Iterable[TextRow]) -> float:
-        """Return the share of the texts that have more tokens than are read."""
+    def count_cut(self, rows: Iterable[TextRow]) -> tuple[int, int]:
+        """Count the texts that have more tokens than are read, and all texts."""
         cut = [item.is_truncated for item in self._encode([text for row in rows for text in row])]
-        return sum(cut) / len(cut)
+        return sum(cut), len(cut)
 
     def gather(self, rows: Sequence[TextRow]) -> ContrastBatch:
         """Put the texts of rows into a batch; a text alone is its own positive, of which dropout makes another view."""
@@ -501,11 +501,19 @@ def read_excluded(names: Sequence[str]) -> Excluded:
             try:
                 judged = [text for paragraphs in _paragraphs(name, "text") for text in paragraphs]
             except UnknownNameError:  # a table without this column
-                values = (value for row in read_raw(find_file(name)).rows for value in row.values.values())
-                judged = [value for value in values if isinstance(value, str)]
+                judged = _texts_of_every_column(find_file(name))
+                if not judged:
+                    raise
             forms = frozenset(map(overlap_form, judged))
             sources[Path(name).name] = sources.get(Path(name).name, frozenset()) | forms  # of another folder
     return Excluded(sources)
+
+
+def _texts_of_every_column(path: Path) -> list[str]:
+    """List all texts of a table, and of lists in it; none of a folder."""
+    values = () if path.is_dir() else (value for row in read_raw(path).rows for value in row.values.values())
+    parts = (part for value in values for part in (value if isinstance(value, list) else [value]))
+    return [part for part in parts if isinstance(part, str)]
 
 
 Row = TypeVar("Row")

@@ -346,6 +346,16 @@ def _quoted(value: str) -> str:
     return repr(value) if value != value.strip() or "," in value else value
 
 
+@dataclass(frozen=True)
+class Ties:
+    """The points that validation does not tell from the chosen one."""
+
+    points: tuple[str, ...]
+    """Their labels."""
+    n_compared: int
+    """Points that were compared with it."""
+
+
 LEVEL = 0.05
 """Corrected p-values below it tell points of a sweep apart."""
 
@@ -541,8 +551,8 @@ class GridScores:
     """What counted alike where points were chosen: every row, or every source of rows (`sources`)."""
     by_source: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """With `sources`, by head and label of a point: its mean score over the sources of validation, which decided."""
-    tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By head, labels of the points that validation does not tell from the chosen one; of no head after a search."""
+    tied: Mapping[str, Ties] = field(default_factory=dict)
+    """By head, where validation alone decides and has rows: the points that it does not tell from the chosen one."""
 
 
 @dataclass(frozen=True)

@@ -118,12 +118,13 @@ def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     grid = scores.grid
     if grid is None or name not in grid.tied:
         return ""
-    task, n_tied = grid.task_axis, len(grid.tied[name])
-    n_others = sum(not task or row.point[task] == choice.point[task] for row in scores.plans) - 1
+    ties = grid.tied[name]
+    n_tied, n_others = len(ties.points), ties.n_compared
+    rows = f"validation of `{choice.point[grid.task_axis]}`" if grid.task_axis else "validation"
     if n_others == 1:
-        return f"On validation, the other point is {'not ' * (not n_tied)}statistically tied with it."
+        return f"On {rows}, the other point is {'not ' * (not n_tied)}statistically tied with it."
     verb = "is" if n_tied == 1 else "are"
-    return f"On validation, {n_tied} of the {n_others} other points {verb} statistically tied with it." * bool(n_others)
+    return f"On {rows}, {n_tied} of the {n_others} other points {verb} statistically tied with it."
 
 
 def transfer_blocks(scores: PlansScores) -> Iterator[Block]:

@@ -259,9 +259,9 @@ class RunFolder:
         """The content of scores.json; HeadError unless this version wrote it, and nothing changed it afterwards."""
         try:
             values: Values = json.loads(read_file(self.path / SCORES))
-            if values["what"] not in ("run", SWEEP, SEARCH):
-                raise ValueError(f"it holds {values['what']!r} of icecore infill, which only icecore compare reads")
-            if values["schema"] != SCORES_SCHEMA:
+            if values["what"] == OF_ABILITIES:
+                raise ValueError("it holds what icecore infill measured, which icecore compare alone reads")
+            if (values["schema"], values["what"] in ("run", SWEEP, SEARCH)) != (SCORES_SCHEMA, True):
                 raise ValueError(
                     f"schema {values['schema']} of a {values['what']}, this version reads schema {SCORES_SCHEMA}; run "
                     "its config again"
@@ -478,6 +478,8 @@ def _tuples(values: Values) -> Plain:
 # itself what is reused. A checkpoint that a sweep fetched and removed again is known by its commit or step.
 
 
+OF_ABILITIES = "abilities"
+"""What the record of `icecore infill` is of."""
 STAMP, SWEEP, SEARCH = "stamp.json", "sweep", "search"
 SCHEMA = 1
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

@@ -35,6 +35,7 @@ from probes.report.scores import (
     SearchCost,
     SourceCurve,
     SweepCost,
+    Ties,
     Transfer,
     label_of,
 )
@@ -215,13 +216,16 @@ class Sweep:
             tuple(curve for name, point in chosen.items() for curve in self._source_curves(name, point, reference)),
             self.grid.choose_by,
             {name: self._by_source(name) for name in self.slots} if self.grid.choose_by == "sources" else {},
-            {} if self.search else {name: self._tied(name, point) for name, point in chosen.items()},
+            {name: ties for name, point in chosen.items() if (ties := self._ties(name, point))},
         )
 
-    def _tied(self, name: str, point: Point) -> tuple[str, ...]:
-        """Return the labels of other points that validation does not tell from the one chosen for a head."""
-        gaps = self._gaps(name, self._task_of(point), point, reads_all=False)
-        return tuple(label_of(gap.point) for gap in gaps if not gap.is_certain)
+    def _ties(self, name: str, point: Point) -> Ties | None:
+        """Compare other points with the one chosen for a head; None where more than rows of validation decided."""
+        grid = self.grid
+        if self.search or grid.choose_by == "sources" or (grid.task_axis and not self.chosen_on):
+            return None
+        gaps = list(self._gaps(name, self._task_of(point), point, reads_all=False))
+        return Ties(tuple(label_of(gap.point) for gap in gaps if not gap.is_certain), len(gaps)) if gaps else None
 
     def _by_source(self, name: str) -> dict[str, float]:
         """Return the mean over sources by which points were chosen for a head, by label; no point without one."""

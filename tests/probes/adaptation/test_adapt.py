@@ -708,13 +708,13 @@ def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
     options = SscOptions(files=str(tmp_path / "t.jsonl"), instruction="a0 ", length=8)
     rows = [("a1 b1 a1", "b1"), ("a1 b1 a1 b1", "a1 " * 8)]
     contrast = Contrast(pair_language().decoder, options)
-    assert [contrast.share_cut(rows[:1]), contrast.share_cut(rows)] == [0.0, 0.25]
+    assert [contrast.count_cut(rows[:1]), contrast.count_cut(rows)] == [(0, 2), (1, 4)]
     said: list[str] = []
     sscl = {"files": str(tmp_path / "t.jsonl"), "batch": 4, "length": 8, "instruction": "a0 " * 6}
     config = pair_config(tmp_path, phases=[{"steps": 1, "weights": {"sscl": 1.0}}], objectives={"sscl": sscl})
     adapt(config, language=pair_language(), say=said.append)
     assert [line for line in said if "cut" in line] == [
-        "100.0% of the texts of sscl have over 8 tokens with instruction and EOS, and are cut"
+        "of 16 texts of sscl, 16 are longer than objectives.sscl.length, and are cut"
     ]
 
 

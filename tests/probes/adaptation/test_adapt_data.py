@@ -250,6 +250,11 @@ def test_of_a_table_without_texts_every_column_is_excluded(tmp_path: Path) -> No
     path = write_triples(tmp_path / "t.jsonl", 2)
     [texts] = read_excluded([str(path)]).sources.values()
     assert texts == {"dog 0", "dog 1", "an animal 0", "an animal 1", "a cat 0", "a cat 1"}
+    path.write_text(json.dumps({"sentences": ["A dog.", "A cat."]}) + "\n")
+    assert read_excluded([str(path)]).sources["t.jsonl"] == {"a dog", "a cat"}
+    path.write_text(json.dumps({"query": {"text": "A dog."}}) + "\n")
+    with pytest.raises(UnknownNameError, match="'text'"):
+        read_excluded([str(path)])
     (tmp_path / "some.csv").write_text("text,score\nA dog.,5\n")
     [texts] = read_excluded([str(tmp_path / "some.csv")]).sources.values()
     assert texts == {"a dog"}

@@ -105,7 +105,7 @@ def test_an_adapter_is_merged_first(desk: Path, tmp_path: Path) -> None:
 def test_it_is_no_run_and_says_what_reads_it(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("report", "table"):
         assert main([command, str(desk / "base-infilling")]) == 1
-        assert "it holds 'abilities' of icecore infill, which only icecore compare reads" in capsys.readouterr().err
+        assert "it holds what icecore infill measured, which icecore compare alone reads" in capsys.readouterr().err
 
 
 def test_other_spans_are_refused(desk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from probes.report.scores import (
     PointGap,
     SourceCurve,
     SweepCost,
+    Ties,
     Transfer,
 )
 from tests.probes.report.made_runs import make_header, make_result
@@ -72,7 +73,7 @@ def make_grid(axes: Mapping[str, Sequence[str]] = AXES) -> PlansScores:
             for row in (first, last)
             for source, low in (("news", 0.2), ("forums", 0.3))
         ),
-        tied={"head": (first.label,)},
+        tied={"head": Ties((first.label,), 5)},
     )
     header = make_header("classes", {"name": "toy", "is_sample": True}, "sweep")
     return PlansScores(header, last.label, tuple(rows), {"head": choice}, SweepCost(5, 20, 0.25), grid=grid)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from probes.report.document import plans_lead
-from probes.report.scores import Lead
+from probes.report.scores import Lead, PointGap
 from probes.report.style import Album, make_figure, on_panel
 from probes.report.sweep_document import grid_document, grid_lead, seen_on
 from probes.report.sweep_figures import (
@@ -168,6 +168,13 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     assert "On validation, 1 of the 5 other points is statistically tied with it" in grid_lead(scores)
     early = replace(scores, grid=replace(scores.grid, tied={}))
     assert "tied with" not in grid_lead(early)
+
+
+def test_a_gap_is_certain_after_correction_and_with_enough_units() -> None:
+    gap = PointGap({}, "head", "validation", 0.1, 0.05, 0.15, p_value=0.001, p_corrected=0.01, n_units=60)
+    assert gap.is_certain
+    assert not replace(gap, p_corrected=0.06).is_certain
+    assert not replace(gap, n_units=29).is_certain
 
 
 def test_the_report_lists_every_point_and_what_failed() -> None:

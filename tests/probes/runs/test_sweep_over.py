@@ -25,6 +25,7 @@ from probes.data.pair_task import STSB_ORIGINS, PairTask
 from probes.data.task_table import load_task
 from probes.latents.text_latents import Transform
 from probes.metrics.prediction_metrics import pearson
+from probes.metrics.significance import bootstrap_p_value, correct_p_values, resamples_for
 from probes.report.scores import PlanScores, PlansScores, read_plans, without_nan
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows, source_frame
 from probes.runs import sweep_caches, sweep_points, sweep_run
@@ -34,10 +35,11 @@ from probes.runs.grid import grid_of, plan_grid, short_key
 from probes.runs.predict import ChosenEncoder
 from probes.runs.probe import Encoder
 from probes.runs.results import layers_across, results
-from probes.runs.run import RunResult, run
+from probes.runs.run import RunResult, run, score_gaps
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
 from probes.runs.sweep_points import mean_gain_interval, require_sources, rows_by_source
 from probes.runs.sweep_run import sweep
+from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import Watcher
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.runs.plan_sweeps import run_search, run_sweep
@@ -94,7 +96,7 @@ def test_every_number_is_that_of_a_run_by_itself(
 
 
 def test_the_choice_is_made_on_validation_and_test_is_read_for_it_and_the_reference(
-    swept: RunResult[PlansScores],
+    config: RunConfig, swept: RunResult[PlansScores]
 ) -> None:
     record = swept.record
     best = max(record.plans, key=lambda row: row.heads["layer-cosine"].selection_score)
@@ -116,13 +118,19 @@ def test_the_choice_is_made_on_validation_and_test_is_read_for_it_and_the_refere
         assert gap.value == pytest.approx(by_point[name] - by_point["plan=causal, encoder=plain"])
         assert gap.low <= gap.value <= gap.high
         assert gap.p_value <= gap.p_corrected <= 1
-    # Two points are told apart both ways, but for the correction; the choice is no point beside itself.
-    tied = record.grid.tied["layer-cosine"]
-    assert set(tied) <= by_point.keys() - {best.label}
-    reversed_p = next(
-        gap.p_value for gap in record.grid.gaps if all(best.point[axis] == value for axis, value in gap.point.items())
+    ties, others = record.grid.tied["layer-cosine"], [row for row in record.plans if row is not best]
+    task = load_run_task(config)
+    compared = score_gaps(
+        [row.heads["layer-cosine"] for row in others],
+        best.heads["layer-cosine"],
+        "validation",
+        rows=KINDS["pairs"].report.split_rows(task, "validation"),
+        n_resamples=resamples_for(len(others), config.bootstrap),
     )
-    assert ("plan=causal, encoder=plain" in tied) >= (reversed_p > 0.05)
+    p_values = [bootstrap_p_value(*pair) for pair in zip(compared.gaps, compared.draws, strict=True)]
+    told = (correct_p_values(p_values) < 0.05) & (compared.n_units >= 30)
+    assert ties.n_compared == len(others)
+    assert set(ties.points) == {row.label for row, is_told in zip(others, told.tolist(), strict=True) if not is_told}
 
 
 def test_one_tidy_frame_has_a_column_per_axis_and_every_number(swept: RunResult[PlansScores]) -> None:
