@@ -354,9 +354,7 @@ def _embed_word_views(decoder: Decoder, texts: Sequence[JoinedText], spec: Extra
 
 
 def _word_poolings(decoder: Decoder, spec: ExtractionSpec) -> tuple[str, ...]:
-    first, *_ = (
-        spec.template.members
-    )  # several templates whose words are pooled in other ways are refused by an extraction
+    first, *_ = spec.template.members  # an extraction refuses templates that pool words in other ways
     return select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks), n_copies=first.repeat)
 
 
