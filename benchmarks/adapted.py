@@ -178,7 +178,8 @@ def _join_rows(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]
         return before or now
     reference, *added = now
     first, again = (row.get("by_seed", [row["test"]])[0] for row in (before[0], reference))
-    if reference["run"] != before[0]["run"] or abs(again - first) > SAME:
+    is_same = all(reference[key] == before[0][key] for key in ("run", "device"))
+    if not is_same or abs(again - first) > SAME:
         raise SystemExit(
             f"{name}: the reference {reference['run']} has {again:.4f} and had {first:.4f}; measure all systems on one "
             "machine."

@@ -259,9 +259,9 @@ def main() -> None:
             result = {"machine": describe_machine(), **time_task(asked.config, Path(name))}
             line = f"fit / extraction: {result['fit_over_extraction']:.2f}"
         else:
-            found = time_streaming(Path(name), Sizes(n_sentences=int(asked.gigabytes * 1e9 / one)))
-            result = {"device": f"cpu, {torch.get_num_threads()} threads", **found, **describe_program()}
-            line = describe_streaming(found)
+            streamed = time_streaming(Path(name), Sizes(n_sentences=int(asked.gigabytes * 1e9 / one)))
+            result = {"device": f"cpu, {torch.get_num_threads()} threads", **streamed, **describe_program()}
+            line = describe_streaming(streamed)
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(f"{line}\n")
 
