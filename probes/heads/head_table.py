@@ -304,6 +304,12 @@ _ENTRIES = (
         None,
         "raw and standardised cosine of each layer; the best on validation is the score",
     ),
+    pair_head(
+        "joined-cosine",
+        later(f"{_PAIRS}:JoinedCosine"),
+        None,
+        "mean of the cosines of several views, a layer of each, chosen together on validation; no training",
+    ),
     pair_head("cosine-mlp", later(f"{_PAIRS}:CosineMLP"), _COSINES, "standardised layer cosines -> 128 -> 1"),
     pair_head(
         "cosine-linear",

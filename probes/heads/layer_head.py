@@ -496,7 +496,7 @@ MIX = "mix"
 
 
 def only_chosen(saved: SavedHead[FittedModule], chosen: Values) -> SavedHead[FittedModule]:
-    """Reduce a head of several layers to the chosen one, as scores.json names it, so that no other is computed.
+    """Reduce a head of several layers to what was chosen, as scores.json names it, so that no other is computed.
 
     The record of a head of words gets its `decoding`. HeadError for a layer that the head does not read by itself.
     """
@@ -507,6 +507,16 @@ def only_chosen(saved: SavedHead[FittedModule], chosen: Values) -> SavedHead[Fit
     layer = chosen.get("layer", "")
     channels = saved_channels(saved.record)
     names = ["/".join(channel) if "+" in saved.record.pooling else channel[1] for channel in channels]
+    if "views" in chosen:
+        picks = [names.index(view["layer"]) for view in chosen["views"] if view["layer"] in names]
+        if not picks or picks != getattr(head, "read_layers", ()):
+            told = ", ".join(view["layer"] for view in chosen["views"])
+            raise HeadError(
+                f"scores.json says that head {saved.record.name!r} chose the layers {told!r}, and its saved head reads "
+                "others; run its config again."
+            )
+        kept = tuple("/".join(channels[k]) for k in picks)
+        return SavedHead(head.of_layers(picks), replace(saved.record, layers=kept))
     reads_one = hasattr(head, "only") and not getattr(head, "is_mixed", False)
     if layer not in (*(names if reads_one or len(names) == 1 else ()), *(() if reads_one else ("", MIX))):
         reads = "one" if reads_one else "all"

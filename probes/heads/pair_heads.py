@@ -39,7 +39,14 @@ from probes.metrics.bootstrap import Resampling, SeedSummary, summarise_seeds
 from probes.metrics.prediction_metrics import CORRELATIONS, correlations, fit_calibration, pearson, read_calibration
 from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.network_options import COMPARING, is_same_rule
-from probes.networks.pair_networks import MIN_BATCH, LayerCosine, PairHead, SiameseCosine, collect_similarities
+from probes.networks.pair_networks import (
+    MIN_BATCH,
+    LayerCosine,
+    PairHead,
+    SiameseCosine,
+    UntrainedCosine,
+    collect_similarities,
+)
 
 _SHARED = (("encoder", operator.eq), ("bottleneck", is_same_rule), ("standardises_latents", operator.eq))
 """Options of autoencoders that a head which starts from them takes over."""
@@ -393,22 +400,22 @@ class PairFits(Head):
         return head
 
 
-def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, str], tuple[Curve, ...], dict[str, object]]:
-    """Return the chosen layer and the curves of a head that reads one, or what each layer contributes to one of all."""
+def _layer_choice(fitted: list[FittedHead]) -> tuple[Values, tuple[Curve, ...], dict[str, object]]:
+    """Return what was chosen, and the curves of a head that reads one layer, or what each contributes to one of all."""
     first = fitted[0]
+    chosen = first.head.choice(first.data.layers) if isinstance(first.head, UntrainedCosine) else {}
     if not isinstance(first.head, LayerCosine):
         contributions = [layer_contributions(seed.head, seed.data) for seed in fitted]
         alone, without = np.mean([[one.alone, one.without] for one in contributions], axis=0).tolist()
         mean = replace(contributions[0], alone=tuple(alone), without=tuple(without))
-        return {}, (), {"contributions": to_plain(mean)}
-    kind, layer = first.head.chosen.tolist()
+        return chosen, (), {"contributions": to_plain(mean)}
     curves = tuple(
         Curve(name, split, metric, tuple(row))
         for split in first.data.splits
         for metric, rows in first.head.curves(first.data, split).items()
         for name, row in zip(first.head.kinds, rows.tolist(), strict=True)
     )
-    return {"kind": first.head.kinds[kind], "layer": first.data.layers[layer]}, curves, {}
+    return chosen, curves, {}
 
 
 def _top_cosines(fitted: FittedHead, split: str) -> dict[str, Float32[np.ndarray, " N"]]:

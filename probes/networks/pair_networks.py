@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -158,10 +158,10 @@ _KINDS = {"none": "raw", "standardise": "standardised"}
 _DEFAULT = TransformOptions("none+standardise")
 
 
-class LayerCosine(PairHead):
-    """Cosine per layer, without training (FREEZE Figure 1).
+class UntrainedCosine(PairHead):
+    """Cosines of the latents of every layer, as they are and transformed, without training.
 
-    Preparing the head fits the transforms on training texts and chooses layer and transform by validation Pearson.
+    Preparing the head fits the transforms on training texts; what is read of the cosines is chosen on validation.
 
     Args:
         n_layers: Layers `L`.
@@ -172,7 +172,6 @@ class LayerCosine(PairHead):
     """
 
     is_trained: ClassVar[bool] = False
-    chosen: Tensor
 
     def __init__(
         self,
@@ -187,9 +186,17 @@ class LayerCosine(PairHead):
         self.options = TransformOptions(transform, components, shrinkage)
         self.kinds = tuple(_KINDS.get(name, name) for name in self.options.transforms)
         """Names of the transforms in curves."""
-        self.register_buffer("chosen", torch.zeros(2, dtype=torch.int64))  # kind, layer
+        self._register_choice()
         for name in self._with_basis():
             self.register_buffer(f"basis_{name}", torch.zeros(n_layers, width, 0))
+
+    @abstractmethod
+    def _register_choice(self) -> None:
+        """Add the buffer that holds what is chosen."""
+
+    @abstractmethod
+    def choice(self, layers: Sequence[str]) -> Values:
+        """Name what was chosen, as a `HeadResult` has it, given the names of the layers."""
 
     def arguments(self) -> Values:
         """Return the constructor's arguments as plain values, those of transforms where they are not the default."""
@@ -224,42 +231,21 @@ class LayerCosine(PairHead):
             return cosine(self.standardised(a), self.standardised(b))
         return cosine(transform(a), transform(b))
 
-    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
-        """Return the cosines of the chosen transform."""
-        return self._cosine(int(self.chosen[0]), a, b)
-
-    def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:
-        """Take the chosen layer."""
-        return similarities[self.chosen[1]]
-
-    def only(self, layer: int, kind: str = "") -> "LayerCosine":
-        """Return the head that reads one of the layers, as it would if that one, and a kind of cosine, were chosen."""
-        alone = LayerCosine(1, self.width, **vars(self.options))
-        alone._set_standardiser(Standardiser(self.mean[layer], self.scale[layer]))
+    def _at(self, layers: Sequence[int], network: "type[_Cosine]") -> "_Cosine":
+        """Return a head of some of the layers, with all that is fitted but what is chosen."""
+        part = network(len(layers), self.width, **vars(self.options))
+        part._set_standardiser(Standardiser(self.mean[layers, 0], self.scale[layers, 0]))
         for name in self._with_basis():
-            setattr(alone, f"basis_{name}", getattr(self, f"basis_{name}")[layer : layer + 1])
-        alone.chosen[0] = self.kinds.index(kind) if kind else self.chosen[0]
-        return alone.eval()
-
-    def read_out(self) -> Transform:
-        """Return the transform whose latents the chosen cosine is of; of every layer."""
-        return self._transform(int(self.chosen[0]))
+            setattr(part, f"basis_{name}", getattr(self, f"basis_{name}")[layers])
+        return part.eval()
 
     def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
-        """Fit the transforms, and choose one and the layer on validation; a `HeadError` where no cosine varies."""
+        """Fit the transforms."""
         super().prepare(data, standardiser)
         rows = torch.cat(data.split("train").rows)
         for name in self._with_basis():
             transform = fit_transform(name, data.cache, rows, channels=data.channels, options=self.options)
             setattr(self, f"basis_{name}", transform.basis.to(self.mean.device))
-        curves = self.curves(data, "validation")["pearson"]
-        if np.isnan(curves).all():
-            raise HeadError(
-                f"the cosine of the {data.pooling!r} latents is the same for every validation pair at all of "
-                f"{', '.join(data.layers)}; read another pooling or other layers."
-            )
-        best = int(np.nanargmax(curves))
-        self.chosen.copy_(torch.tensor(divmod(best, curves.shape[1])))
 
     def split_cosines(self, data: PairLatents, split: str) -> Float32[np.ndarray, "K L N"]:
         """Compute the cosines of every transform, layer and pair of a split."""
@@ -272,6 +258,128 @@ class LayerCosine(PairHead):
         """Correlate every layer's cosine, transform by transform, with gold: metric to correlations."""
         values, gold = self.split_cosines(data, split), data.split(split).gold.numpy()
         return {"pearson": pearson(values, gold), "spearman": spearman(values, np.broadcast_to(gold, values.shape))}
+
+
+_Cosine = TypeVar("_Cosine", bound=UntrainedCosine)
+
+
+def _best(scores: Float[np.ndarray, "K L"], pooling: str, layers: Sequence[str]) -> tuple[int, int]:
+    """Find the kind and the layer with the highest score, the first of equal ones; HeadError where there is none."""
+    if np.isnan(scores).all():
+        raise HeadError(
+            f"the cosine of the {pooling!r} latents is the same for every validation pair at all of "
+            f"{', '.join(layers)}; read another pooling or other layers."
+        )
+    kind, layer = divmod(int(np.nanargmax(scores)), scores.shape[1])
+    return kind, layer
+
+
+class LayerCosine(UntrainedCosine):
+    """Cosine of each layer, without training (FREEZE Figure 1); that with the best validation Pearson is the score."""
+
+    chosen: Tensor
+
+    def _register_choice(self) -> None:
+        self.register_buffer("chosen", torch.zeros(2, dtype=torch.int64))  # kind, layer
+
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+        """Return the cosines of the chosen transform."""
+        return self._cosine(int(self.chosen[0]), a, b)
+
+    def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:
+        """Take the chosen layer."""
+        return similarities[self.chosen[1]]
+
+    def only(self, layer: int, kind: str = "") -> "LayerCosine":
+        """Return the head that reads one of the layers, as it would if that one, and a kind of cosine, were chosen."""
+        alone = self._at([layer], LayerCosine)
+        alone.chosen[0] = self.kinds.index(kind) if kind else self.chosen[0]
+        return alone
+
+    def read_out(self) -> Transform:
+        """Return the transform whose latents the chosen cosine is of; of every layer."""
+        return self._transform(int(self.chosen[0]))
+
+    def choice(self, layers: Sequence[str]) -> Values:
+        """Name kind and layer."""
+        kind, layer = self.chosen.tolist()
+        return {"kind": self.kinds[kind], "layer": layers[layer]}
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Fit the transforms, and choose one and the layer on validation; a `HeadError` where no cosine varies."""
+        super().prepare(data, standardiser)
+        curves = self.curves(data, "validation")["pearson"]
+        self.chosen.copy_(torch.tensor(_best(curves, data.pooling, data.layers)))
+
+
+MOST_ROUNDS = 10
+"""Times that the choice of every view is looked at again; two or three are enough."""
+
+
+class JoinedCosine(UntrainedCosine):
+    """Mean of the cosines of several views or poolings, a layer and transform of each, without training.
+
+    It is the cosine of their vectors side by side, each of length 1. Every view starts from its best layer alone; then
+    one after the other is chosen again while the validation Pearson of the mean rises.
+    """
+
+    kind_of: Tensor
+
+    def _register_choice(self) -> None:
+        self.register_buffer("kind_of", torch.full((self.n_layers,), -1))  # -1 of a layer that is not read
+
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+        """Return the cosines of the transform that was chosen at each layer; of the first at those not read."""
+        cosines = self.all_cosines(a, b)
+        return cosines[self.kind_of.clamp(min=0), torch.arange(self.n_layers, device=cosines.device)]
+
+    def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:
+        """Average the layers that were chosen."""
+        return similarities[self.kind_of >= 0].mean(0)
+
+    @property
+    def read_layers(self) -> list[int]:
+        """Positions of the layers that were chosen."""
+        return [k for k, kind in enumerate(self.kind_of.tolist()) if kind >= 0]
+
+    def of_layers(self, layers: Sequence[int]) -> "JoinedCosine":
+        """Return the head that has some of the layers alone."""
+        part = self._at(layers, JoinedCosine)
+        part.kind_of.copy_(self.kind_of[layers])
+        return part
+
+    def read_out(self, layer: int) -> Transform:
+        """Return the transform whose latents the cosine of a layer is of."""
+        return self._at([layer], LayerCosine)._transform(int(self.kind_of[layer]))
+
+    def choice(self, layers: Sequence[str]) -> Values:
+        """Name layer and kind of every view."""
+        return {"views": [{"layer": layers[k], "kind": self.kinds[self.kind_of[k]]} for k in self.read_layers]}
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Fit the transforms, and choose on validation; a `HeadError` where no cosine of a view varies."""
+        super().prepare(data, standardiser)
+        cosines, gold = self.split_cosines(data, "validation"), data.split("validation").gold.numpy()
+        views: dict[str, list[int]] = {}
+        for k, name in enumerate(data.layers):
+            views.setdefault(name.rpartition("/")[0] or data.pooling, []).append(k)
+        of_view = {view: cosines[:, layers] for view, layers in views.items()}
+
+        def best(view: str, others: Float32[np.ndarray, " N"]) -> tuple[int, int]:
+            names = [data.layers[k] for k in views[view]]
+            return _best(pearson(others + of_view[view], gold), view, names)
+
+        picks = {view: best(view, np.zeros_like(gold)) for view in views}
+        for _ in range(MOST_ROUNDS):
+            before = dict(picks)
+            for view in views:
+                others = [of_view[name][pick] for name, pick in picks.items() if name != view]
+                picks[view] = best(view, np.sum(others, axis=0, initial=0.0))
+            if picks == before:
+                break
+        self.kind_of.fill_(-1)
+        for view, (kind, layer) in picks.items():
+            self.kind_of[views[view][layer]] = kind
 
 
 # Cosine heads: the layers' cosines through a small network, or a weight for each.

@@ -140,7 +140,14 @@ def interval(summary: SeedSummary | None) -> str:
 
 
 def describe_point(chosen: Values) -> str:
-    """Write what was chosen: the layer, and the penalty, the kind of cosine or how tags are decoded; empty for none."""
+    """Write what was chosen: the layer, and the penalty, the kind of cosine or how tags are decoded; empty for none.
+
+    Example:
+        >>> describe_point({"views": [{"layer": "plain/block_20", "kind": "raw"}, {"layer": "echo/9", "kind": "raw"}]})
+        'plain/block_20 (raw) + echo/9 (raw)'
+    """
+    if "views" in chosen:
+        return " + ".join(f"{view['layer']} ({view['kind']})" for view in chosen["views"])
     penalties = (f"{name} {chosen[name]:g}" for name in ("C", "alpha") if name in chosen)
     decoding = f"{chosen['decoding']} tags" if "decoding" in chosen else ""
     parts = [chosen.get("layer", ""), *penalties, chosen.get("kind", ""), decoding]

@@ -730,6 +730,7 @@ def screen_table(scores: RunScores, report: KindReport) -> ScreenTable:
 
 HEAD_WORDS = {
     "layer-cosine": "The cosine of two texts",
+    "joined-cosine": "The mean cosine of several views",
     "cosine-mlp": "A small network",
     "cosine-linear": "A weighted sum of cosines",
     "siamese-cosine": "A siamese network",
@@ -793,7 +794,8 @@ def head_in_words(result: HeadResult) -> str:
         'A linear probe on block 20'
     """
     head = HEAD_WORDS.get(result.name, f"The head `{cell(result.name)}`")
-    return f"{head} {layer_in_words(str(result.chosen.get('layer', '')), result.layers)}"
+    layers = [view["layer"] for view in result.chosen.get("views", ())] or [str(result.chosen.get("layer", ""))]
+    return f"{head} {' and '.join(layer_in_words(layer, result.layers) for layer in layers)}"
 
 
 def layer_in_words(layer: str, layers: tuple[str, ...] = ()) -> str:

@@ -182,10 +182,11 @@ def _advice(result: HeadResult, split: str, findings: HeadFindings | None) -> st
     whole = f"{metric_label(result.metric)} {percent(result.mean(split))} on {split}"
     layer = str(result.chosen.get("layer", ""))
     further = describe_point({name: value for name, value in result.chosen.items() if name != "layer"})
-    if layer and layer != MIX:
+    if (layer and layer != MIX) or "views" in result.chosen:
+        use = f"{layer} ({further})" if layer and further else layer or further
         on = findings.chosen_on if findings and findings.chosen_on else result.chosen_on
         chosen = f", chosen on {on}" if on else ""
-        advice = f"Use {layer}{f' ({further})' if further else ''}{chosen}: {whole}."
+        advice = f"Use {use}{chosen}: {whole}."
     elif findings and len(findings.layers) > 1:
         alone = findings.score(findings.recommended)
         advice = f"All layers together have {whole}. As a single layer use {findings.recommended}, which has {alone}."

@@ -117,6 +117,13 @@ class PretrainingInfo(TypedDict, total=False):
     """By pooling."""
 
 
+class ChosenView(TypedDict):
+    """What was chosen for one of the views that a head reads together."""
+
+    layer: str
+    kind: str
+
+
 class Chosen(TypedDict, total=False):
     """What was chosen for a head."""
 
@@ -127,6 +134,7 @@ class Chosen(TypedDict, total=False):
     threshold: float
     alpha: float
     score: float
+    views: Sequence[ChosenView]
 
 
 class SeedInfo(TypedDict, total=False):
@@ -726,10 +734,14 @@ def read_result(name: str, values: Plain, where: str = "") -> HeadResult:
     for split, scores in head["summary"].items():
         if head["metric"] not in scores:
             raise ValueError(f"`{where}.summary.{split}` has no {head['metric']!r}, by which the head was chosen")
-    layer = head["chosen"].get("layer")  # of several poolings the channel, or its layer
-    if layer is not None and layer not in {*head["layers"], *(name.rpartition("/")[2] for name in head["layers"])}:
-        layers = ", ".join(head["layers"])
-        raise ValueError(f"`{where}.chosen.layer` is {layer!r}, which the head does not read; its layers are {layers}")
+    read = {*head["layers"], *(name.rpartition("/")[2] for name in head["layers"])}
+    chosen = {f"views[{k}].layer": view["layer"] for k, view in enumerate(head["chosen"].get("views", ()))}
+    if (layer := head["chosen"].get("layer")) is not None:  # of several poolings the channel, or its layer
+        chosen["layer"] = layer
+    for key, one in chosen.items():
+        if one not in read:
+            known = ", ".join(head["layers"])
+            raise ValueError(f"`{where}.chosen.{key}` is {one!r}, which the head does not read; its layers are {known}")
     fields_of_head: Any = {key: value for key, value in head.items() if key in HeadInfo.__annotations__}
     return HeadResult(name, **fields_of_head)
 

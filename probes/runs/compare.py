@@ -732,9 +732,10 @@ def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, t
 
 
 def _layers_read(run: ComparedRun) -> tuple[str, tuple[str, ...]]:
-    """Return the layer that a head chose, or all that it reads where it chooses none, and the verb for it."""
-    chosen = run.result.chosen.get("layer", "")
-    return ("chose", (chosen,)) if chosen else ("read", tuple(run.result.layers))
+    """Return the layers that a head chose, or all that it reads where it chooses none, and the verb for it."""
+    chosen = run.result.chosen
+    layers = tuple(part["layer"] for part in (*chosen.get("views", ()), chosen) if "layer" in part)
+    return ("chose", layers) if layers else ("read", tuple(run.result.layers))
 
 
 def _first_changed_block(first: ComparedRun, run: ComparedRun) -> int | None:

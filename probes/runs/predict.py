@@ -681,7 +681,7 @@ class ChosenEncoder:
         choices = dict(_choices(run))
         if head and head not in choices:
             raise unknown_name("head", head, choices)
-        of_one = {name: choice for name, choice in choices.items() if choice[1].chosen.get("layer")}
+        of_one = {name: choice for name, choice in choices.items() if {"layer", "views"} & choice[1].chosen.keys()}
         name = head or max(of_one, key=lambda name: of_one[name][1].selection_score, default="")
         if name not in of_one:
             allowed = ", ".join(of_one) or "none of its heads; run one that chooses a layer, as layer-cosine"
@@ -693,17 +693,22 @@ class ChosenEncoder:
         spec, decoder, fitted = _find_point(run, place)
         saved = _find_head(run, result, place, spec, fitted)
         one = only_chosen(saved, result.chosen)
-        if not pooling:
-            [(pooling, layer)] = saved_channels(one.record)
-            return cls(name, decoder, spec.of_layer(layer, pooling), layer, _read_out(one.head))
-        picks = {view: _pick(result, view) for view in split_poolings(pooling)}
-        layers = {view: layer for view, (layer, _) in picks.items()}
-        read_outs = {view: _read_out_of(saved, one, result, view, *pick) for view, pick in picks.items()}
-        if len(picks) == 1:
+        channels = saved_channels(one.record)
+        wanted = split_poolings(pooling) if pooling else tuple(view for view, _ in channels)
+        if "views" in result.chosen:
+            layers, read_outs = _read_joined(one, wanted)
+        elif not pooling:
+            [(view, layer)] = channels
+            layers, read_outs = {view: layer}, {view: _read_out(one.head)}
+        else:
+            picks = {view: _pick(result, view) for view in wanted}
+            layers = {view: layer for view, (layer, _) in picks.items()}
+            read_outs = {view: _read_out_of(saved, one, result, view, *pick) for view, pick in picks.items()}
+        if len(layers) == 1:
             [(view, layer)] = layers.items()
             return cls(name, decoder, spec.of_layer(layer, view), layer, read_outs[view])
-        views = {view: changes for view, changes in spec.views.items() if view in picks}
-        poolings = spec.poolings if views else tuple(picks)
+        views = {view: changes for view, changes in spec.views.items() if view in layers}
+        poolings = spec.poolings if views else tuple(layers)
         several = tuple(dict.fromkeys(layers.values()))
         spec = replace(spec, layers=several, poolings=poolings, views=views, batch_tokens=None)
         units = {view: _as_unit(one.head, read_out) for view, read_out in read_outs.items()}
@@ -753,10 +758,24 @@ def _read_out_of(
     return None
 
 
-def _read_out(head: Any) -> Transform | None:
-    """Read what a head of one layer does to latents: what compares texts transforms them first."""
+def _read_joined(
+    one: SavedHead[FittedModule], wanted: Sequence[str]
+) -> tuple[dict[str, str], dict[str, Transform | None]]:
+    """Read the layer of some of the views that a head chose together, and what it does to their latents."""
+    channels = saved_channels(one.record)
+    places = {view: k for k, (view, _) in enumerate(channels)}
+    for view in wanted:
+        if view not in places:
+            raise unknown_name(f"view or pooling that head {one.record.name!r} reads", view, places)
+    return {view: channels[places[view]][1] for view in wanted}, {
+        view: _read_out(one.head, places[view]) for view in wanted
+    }
+
+
+def _read_out(head: Any, *layer: int) -> Transform | None:
+    """Read what a head of one layer, or at a layer, does to latents: what compares texts transforms them first."""
     give = getattr(head, "read_out", None)
-    read_out: Transform | None = None if give is None else give()
+    read_out: Transform | None = None if give is None else give(*layer)
     return None if read_out is None or read_out.name == "none" else read_out
 
 

@@ -61,9 +61,9 @@ def cosines(encoder: Encoder) -> np.ndarray:
     return torch.nn.functional.cosine_similarity(a, b, dim=-1).numpy()
 
 
-def require_same_order(encoder: Encoder, folder: Path) -> None:
+def require_same_order(encoder: Encoder, folder: Path, head: str = "layer-cosine") -> None:
     """Compare the cosines of an encoder with the scores of the head, which a line made of them, cut at 0 and 5."""
-    scores = np.array(load_run(folder).predict(PAIRS, head="layer-cosine"))
+    scores = np.array(load_run(folder).predict(PAIRS, head=head))
     inside = (scores > 0) & (scores < 5)
     assert inside.sum() > 5
     alike, scores = cosines(encoder)[inside], scores[inside]
@@ -120,6 +120,30 @@ def test_views_become_one_encoder_each_with_the_layer_and_transform_that_it_has_
     np.testing.assert_allclose(cosines(joined), np.mean(means, axis=0), atol=1e-5)
     again = clone(joined)
     np.testing.assert_array_equal(again.encode(["Ice."], pooling="echo"), joined.encode(["Ice."])[:, 32:])
+
+
+def test_views_that_were_chosen_together_become_one_encoder(
+    blocks: LoadedRun, decoder_folder: Path, tmp_path: Path
+) -> None:
+    caches = blocks.cache().path.parent
+    views = {"plain": {}, "echo": {"template": "echo", "poolings": "echo-mean"}, "mask": {"plan": "backward:2"}}
+    heads = {"joined-cosine": {"layers": "blocks"}}
+    config = configure(tmp_path, decoder_folder, views=views, heads=heads, caches=str(caches))
+    folder = run(config).folder
+    picked = load_run(folder).record.heads["joined-cosine"].chosen["views"]
+    chosen = ChosenEncoder.of(folder)
+    assert {f"{view}/{layer}" for view, layer in dict(chosen.layer).items()} == {view["layer"] for view in picked}
+    encoder = Encoder.from_sweep(folder, caches=str(caches))
+    assert encoder.encode(["Ice."]).shape == (1, 96)
+    require_same_order(encoder, folder, "joined-cosine")
+    with pytest.raises(AssertionError):  # without one of the views they are other cosines
+        require_same_order(
+            Encoder.from_sweep(folder, pooling="plain+echo", caches=str(caches)), folder, "joined-cosine"
+        )
+    alone = Encoder.from_sweep(folder, pooling="echo", caches=str(caches)).encode(["Ice."])
+    np.testing.assert_allclose(encoder.encode(["Ice."])[:, 32:64], alone / np.linalg.norm(alone), atol=1e-5)
+    with pytest.raises(UnknownNameError, match=r"view or pooling that head 'joined-cosine' reads 'tail'"):
+        ChosenEncoder.of(folder, pooling="plain+tail")
 
 
 def test_views_side_by_side_may_each_have_a_layer(blocks: LoadedRun, decoder_folder: Path) -> None:
