@@ -70,7 +70,7 @@ from probes.report.page import PAGE
 from probes.report.style import WIDE, Album, on_panel
 from probes.runs.compare import write_report
 from probes.runs.config_file import read_config
-from probes.runs.folder import CONFIG
+from probes.runs.folder import RunFolder
 from probes.runs.layer_studies import ALL, compare_layers
 from probes.runs.results import open_runs
 from probes.runs.run_caches import is_run, open_named
@@ -246,7 +246,7 @@ def _require_gold(args: GeometryArgs, names: Sequence[str], sources: Sequence[Pa
 def _pairs_of(folder: Path, *, is_asked: bool) -> PairTask | None:
     """Load the pairs of a run; None where it has none or they are gone, which is an error if gold was asked for."""
     try:
-        task = load_run_task(read_config([], file=str(folder / CONFIG)))
+        task = load_run_task(RunFolder(folder).config)
     except IcecoreError as error:
         if is_asked:
             raise

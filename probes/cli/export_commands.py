@@ -26,8 +26,8 @@ from probes.export.sentence_transformers import export_sentence_transformer, pus
 from probes.report.comparison_figures import draw_scores
 from probes.report.style import Album
 from probes.runs.config_file import read_config
-from probes.runs.folder import CONFIG
-from probes.runs.predict import ChosenEncoder, read_run_folder, relative_cost
+from probes.runs.folder import RunFolder
+from probes.runs.predict import ChosenEncoder, moved_decoder, read_run_folder, relative_cost
 from probes.runs.run_caches import open_named
 from probes.runs.run_config import load_run_task
 from probes.runs.task_kinds import KINDS
@@ -63,7 +63,7 @@ def _texts(args: ExportArgs, source: Path) -> list[str] | list[JoinedText] | Non
     if args.texts == "task":
         if not source.is_dir():
             raise ConfigError(f"--texts task is for a run folder, and {str(source)!r} is none; name a file of texts.")
-        return list(load_run_task(read_config([], file=str(source / CONFIG))).texts())  # type: ignore[return-value]
+        return list(load_run_task(RunFolder(source).config).texts())  # type: ignore[return-value]
     lines = read_lines("-") if args.texts == "-" else read_texts(Path(args.texts), column=column)
     return [text for text in lines if text.strip()]
 
@@ -73,6 +73,7 @@ def _export_folder(args: ExportArgs) -> int:
     if args.head and not source.is_dir():
         raise UsageError(f"--head is for a run folder, and {args.source!r} is none; leave --head out.")
     layer: str | Mapping[str, str]
+    chosen = None
     if source.is_dir() and not args.layer:
         chosen = ChosenEncoder.of(source, head=args.head, pooling=pooling)
         decoder_spec, spec, layer, read_out = chosen.decoder, chosen.spec, chosen.layer, chosen.read_out
@@ -84,8 +85,10 @@ def _export_folder(args: ExportArgs) -> int:
     if not layer:
         raise ConfigError("no single layer is chosen there; name one with --layer, as block_12, 12 or -1.")
     if args.decoder:
-        decoder_spec = DecoderSpec(args.decoder, dtype=decoder_spec.dtype, device=decoder_spec.device)
+        decoder_spec = moved_decoder(decoder_spec, args.decoder)
     decoder = load_decoder(decoder_spec)
+    if chosen is not None:
+        chosen.require(decoder)
     recipe = export_sentence_transformer(
         decoder, spec, args.out, layer=layer, pooling=pooling, normalise=args.normalise, read_out=read_out
     )
@@ -115,7 +118,13 @@ def _read_layer(text: str) -> str | dict[str, str]:
 
 def _of_run(folder: Path, head: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
     """Return what a head of a finished run reads, the best one's where none is named."""
-    run = read_run_folder(folder)
+    run = RunFolder(folder)
+    if run.values["what"] != "run":
+        raise UsageError(
+            f"--layer is for a run or a config, and {str(folder)!r} is a {run.values['what']} over many points; leave "
+            "it out to take the point, layer and transform that were chosen."
+        )
+    run = read_run_folder(run)
     if KINDS[run.scores.header.kind].reads_words:
         raise ConfigError(
             f"the run {str(folder)!r} is on words, and a folder encodes whole texts; give a run on those."

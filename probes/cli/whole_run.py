@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from extract.errors import ConfigError
-from extract.files import write_file
+from extract.files import read_file, write_file
 from extract.masks.mask_plan import (
     MaskPlan,
     parse_counts,
@@ -47,7 +47,11 @@ def run_command(args: RunArgs) -> int:
         folder, scores = result.folder, result.record
     if args.data is not None:
         path = folder.with_name(f"{args.config.name}.yaml")
-        write_file(path, dump_config(args.data, path))
+        text = dump_config(args.data, path, args.config).encode()
+        if path.exists() and read_file(path) != text:
+            watcher.say(f"{path} is there with other settings, and is left as it is")
+        else:
+            write_file(path, text)
     show_run(folder, scores)
     return 0
 

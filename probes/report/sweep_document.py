@@ -151,12 +151,22 @@ def transfer_blocks(scores: PlansScores) -> Iterator[Block]:
         yield Table(columns, rows)
 
 
+def _reference_of(scores: PlansScores, choice: PlanChoice) -> dict[str, str]:
+    """Return the point that a choice is compared with: where tasks are an axis, the reference on the task of it."""
+    grid = scores.grid
+    if grid is None:
+        return {}
+    axis = grid.task_axis
+    return {**grid.reference, **({axis: choice.point[axis]} if axis else {})}
+
+
 def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     """Say whether the lead of the chosen point over the reference is certain."""
     grid = scores.grid
-    if grid is None or dict(choice.point) == dict(grid.reference):
+    compared = _reference_of(scores, choice)
+    if grid is None or dict(choice.point) == compared:
         return "which is the reference itself: nothing was gained by choosing"
-    reference = f"the reference, `{label_of(grid.reference)}`"
+    reference = f"the reference, `{label_of(compared)}`"
     if choice.lead is not None and choice.gain is not None:
         text = margin(reference, choice.gain.default, choice.lead)
         if choice.lead.value <= 0:
@@ -172,8 +182,9 @@ def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
 
 def _choices(scores: PlansScores) -> Iterator[Block]:
     """Write the point chosen for every head, and the points that test was read for."""
-    reference = label_of(scores.grid.reference) if scores.grid else ""
-    rows = []
+    of_tasks = scores.grid.task_axis if scores.grid else ""
+    system = {axis: value for axis, value in scores.grid.reference.items() if axis != of_tasks} if scores.grid else {}
+    reference, rows = label_of(system or scores.grid.reference) if scores.grid else "", []
     for name, choice in scores.chosen.items():
         result = choice.result
         gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING

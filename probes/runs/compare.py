@@ -718,6 +718,8 @@ def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, t
     extraction = {key for key in settings if key.startswith(("decoder.", "extraction."))}
     if extraction != {"extraction.plan"} or (verb, layers) != _layers_read(first) or not layers:
         return ""
+    if run.result.pooling != first.result.pooling:  # `auto` stands for another one under each plan
+        return ""
     block = _first_changed_block(first, run)
     names = layer_names(run.folder.n_blocks)
     tapped = [split_tap(layer.rpartition("/")[2])[0] for layer in layers]

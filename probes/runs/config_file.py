@@ -192,13 +192,22 @@ def config_of_data(data: "BareFile") -> dict[str, Any]:
     return {"name": name, "task": {"name": data.task, "options": data.options}, "heads": heads}
 
 
-def dump_config(data: "BareFile", path: Path) -> str:
-    """Write the same as YAML for a path, with what was found and the command that runs it as comments."""
+def dump_config(data: "BareFile", path: Path, config: "RunConfig | None" = None) -> str:
+    """Write YAML for a path, with what was found and the command that runs it as comments.
+
+    It is what the file of data alone stands for, or a configuration that was made of it.
+    """
     lines = [f"# icecore run {path}", *textwrap.wrap(str(data), 100, initial_indent="# ", subsequent_indent="# ")]
-    config = config_of_data(data)
-    files = os.path.relpath(data.path, path.parent)
-    config["task"]["options"] = {**data.options, "files": files}
-    text: str = yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=1000)
+    values = config_of_data(data)
+    if config is not None:
+        given: dict[str, Any] = given_values(config)
+        values = {"name": config.name, **{key: given[key] for key in given if key not in ("caches", "runs")}}
+        for key, place in values["decoder"].items():
+            if key in ("name", "adapter") and isinstance(place, str) and Path(place).exists():
+                values["decoder"][key] = os.path.relpath(place, path.parent)
+    values["task"]["options"] = {**data.options, "files": os.path.relpath(data.path, path.parent)}
+    values = {key: part for key, part in values.items() if part}
+    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000)
     return "\n".join([*lines, text])
 
 

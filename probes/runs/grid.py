@@ -429,6 +429,8 @@ def _ratio_axis(values: object, config: RunConfig) -> Axis:
     }
     if not parts:
         raise ConfigError("there is no ratio; give some with ',' between them, as 0,0.25,0.5,0.75,1.")
+    if len(parts) < len(ratios):
+        raise ConfigError(f"--ratios has {len(ratios)} numbers, some of them the same to six digits; give each once.")
     return Axis(RATIO, {label: {"decoder.merge": to_plain(pair)} for label, pair in parts.items()})
 
 

@@ -399,12 +399,17 @@ def _describe_view(spec: ExtractionSpec, decoder: Decoder, *, of_words: bool) ->
     return {"plan": spec.mask_plan.text, "template": template, "pooling": poolings[0]}
 
 
-def _load_decoder(folder: RunFolder, source: DecoderSource | None, *, trust_remote_code: bool) -> Decoder:
-    spec = replace(folder.decoder, trust_remote_code=trust_remote_code)
+def moved_decoder(spec: DecoderSpec, source: DecoderSource | None) -> DecoderSpec:
+    """Return a recorded decoder with the place where it is now; settings that are given whole replace it."""
+    if source is None:
+        return spec
     if isinstance(source, str | Path):
-        spec = replace(spec, name=str(source), merge=())
-    elif source is not None:
-        spec = as_decoder_spec(source)
+        return replace(spec, name=str(source), merge=())
+    return as_decoder_spec(source)
+
+
+def _load_decoder(folder: RunFolder, source: DecoderSource | None, *, trust_remote_code: bool) -> Decoder:
+    spec = moved_decoder(replace(folder.decoder, trust_remote_code=trust_remote_code), source)
     try:
         return load_decoder(spec)
     except DecoderError as error:
@@ -651,6 +656,18 @@ class ChosenEncoder:
     read_out: Transform | Mapping[str, Transform] | None
     """What is done to the latents, fitted on train; None where nothing is. Of views side by side, view to what is done
     to its latents."""
+    fitted_on: Mapping[str, object] = field(default_factory=dict)
+    """Name and digests of the decoder that the head was fitted on; empty in early versions."""
+
+    def require(self, decoder: Decoder) -> None:
+        """Raise `CacheIdentityError` for another decoder than the one that the choice is of."""
+        unequal = unlike(vars(decoder.description), self.fitted_on) if self.fitted_on else {}
+        if unequal:
+            listing = "; ".join(f"decoder.{key} is {a!r}, the run has {b!r}" for key, (a, b) in unequal.items())
+            raise CacheIdentityError(
+                f"the head {self.head!r} was fitted on something else: {listing}. Give the decoder of the run, or run "
+                "it again."
+            )
 
     @classmethod
     def of(
@@ -682,7 +699,8 @@ class ChosenEncoder:
         if head and head not in choices:
             raise unknown_name("head", head, choices)
         of_one = {name: choice for name, choice in choices.items() if {"layer", "views"} & choice[1].chosen.keys()}
-        name = head or max(of_one, key=lambda name: of_one[name][1].selection_score, default="")
+        scores = {name: result.selection_score for name, (_, result) in of_one.items()}
+        name = head or max(scores, key=lambda name: np.nan_to_num(scores[name], nan=-np.inf), default="")
         if name not in of_one:
             allowed = ", ".join(of_one) or "none of its heads; run one that chooses a layer, as layer-cosine"
             raise HeadError(
@@ -693,7 +711,7 @@ class ChosenEncoder:
         spec, decoder, fitted = _find_point(run, place)
         saved = _find_head(run, result, place, spec, fitted)
         one = only_chosen(saved, result.chosen)
-        channels = saved_channels(one.record)
+        channels, fitted_on = saved_channels(one.record), dict(saved.record.latents.get("decoder", {}))
         wanted = split_poolings(pooling) if pooling else tuple(view for view, _ in channels)
         if "views" in result.chosen:
             layers, read_outs = _read_joined(one, wanted)
@@ -706,13 +724,14 @@ class ChosenEncoder:
             read_outs = {view: _read_out_of(saved, one, result, view, *pick) for view, pick in picks.items()}
         if len(layers) == 1:
             [(view, layer)] = layers.items()
-            return cls(name, decoder, spec.of_layer(layer, view), layer, read_outs[view])
+            return cls(name, decoder, spec.of_layer(layer, view), layer, read_outs[view], fitted_on)
         views = {view: changes for view, changes in spec.views.items() if view in layers}
         poolings = spec.poolings if views else tuple(layers)
         several = tuple(dict.fromkeys(layers.values()))
         spec = replace(spec, layers=several, poolings=poolings, views=views, batch_tokens=None)
         units = {view: _as_unit(one.head, read_out) for view, read_out in read_outs.items()}
-        return cls(name, decoder, spec, layers, {view: unit for view, unit in units.items() if unit is not None})
+        done = {view: unit for view, unit in units.items() if unit is not None}
+        return cls(name, decoder, spec, layers, done, fitted_on)
 
 
 def _pick(result: HeadResult, view: str) -> tuple[str, str]:

@@ -38,7 +38,7 @@ from probes.report.blocks import Table, cell
 from probes.report.page import notebook_html
 from probes.runs.config_file import as_config, config_of_data, nest_options
 from probes.runs.layer_studies import LayerStudy
-from probes.runs.predict import ChosenEncoder, LoadedRun
+from probes.runs.predict import ChosenEncoder, LoadedRun, moved_decoder
 from probes.runs.run import check_heads, run
 from probes.runs.run_config import RunConfig, load_run_task
 from probes.runs.watcher import SILENT, notebook_line, watching
@@ -289,6 +289,7 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
 
         Raises:
             HeadError: No such folder, a run on words, or a head that reads several layers together.
+            CacheIdentityError: The decoder is not the one that the head was fitted on.
             UnknownNameError: No such head in it, or no such view.
 
         Example:
@@ -299,7 +300,10 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
         values = {"extraction": _plain_spec(chosen.spec)}
         if chosen.spec.views:  # each with all keys, so that none is that of the extraction
             values["views"] = {name: _plain_spec(view, "layers") for name, view in chosen.spec.readings.items()}
-        return cls(decoder or chosen.decoder, layer=chosen.layer, read_out=chosen.read_out, **{**values, **options})
+        place = decoder if isinstance(decoder, Decoder) else moved_decoder(chosen.decoder, decoder)
+        encoder = cls(place, layer=chosen.layer, read_out=chosen.read_out, **{**values, **options})
+        chosen.require(encoder._load(encoder.config()))
+        return encoder
 
     def encode(
         self, texts: Iterable[str], *, layer: Layer | Mapping[str, Layer] | None = None, pooling: str = ""

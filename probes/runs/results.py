@@ -323,7 +323,8 @@ TITLES = ("run", "plan", "head", "pooling", "chosen", "metric", "validation", "t
 N_NUMBERS = 3
 """Columns at the end that hold numbers, some with their spread."""
 LATEX = str.maketrans(
-    {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
+    {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": "\\textbackslash{}", "±": "$\\pm$"}
+    | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 )
 
 

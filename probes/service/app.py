@@ -29,7 +29,7 @@ from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, HeadError, UsageError, first_line
 from probes.heads.head_table import HEADS
 from probes.runs.new_rows import NewRow, RowReader
-from probes.runs.predict import Answer, LoadedRun, RowScorer, read_run_folder
+from probes.runs.predict import Answer, LoadedRun, RowScorer, moved_decoder, read_run_folder
 from probes.runs.task_kinds import KINDS
 
 
@@ -79,10 +79,10 @@ def open_runs(
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.path.resolve().name)
         if name in runs:
             raise UsageError(f"two runs are called {name!r}, which is part of their address; rename a folder.")
-        spec = folder.decoder
+        spec = moved_decoder(folder.decoder, decoder or None)
         if Path(spec.name).exists():
             spec = replace(spec, name=str(Path(spec.name).resolve()))
-        key = decoder or repr(spec)
+        key = repr(spec)
         run = LoadedRun(folder, decoder=decoders.get(key) or decoder or None, trust_remote_code=trust_remote_code)
         scorer = run.scorer(head)
         decoders.setdefault(key, scorer.decoder)

@@ -42,6 +42,27 @@ def test_a_file_is_run_and_its_configuration_written_beside_the_run(
 
 
 @pytest.mark.usefixtures("reviews")
+def test_the_written_configuration_is_the_run_and_one_that_was_changed_stays(
+    decoder_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("decoder").symlink_to(decoder_folder)
+    typed = ["--name", "mine", "--decoder.name", "decoder", "--extraction.layers", "1,-1", "--bootstrap", "100"]
+    assert main(["run", "reviews.csv", *typed, "--caches", "elsewhere"]) == 0
+    path = Path("runs/mine.yaml")
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert (values["name"], values["extraction"], values["bootstrap"]) == ("mine", {"layers": ["1", "-1"]}, 100)
+    assert values["decoder"]["name"] == "../decoder"
+    assert not {"caches", "runs"} & values.keys()
+    assert main(["run", str(path), "--caches", "elsewhere"]) == 0
+    assert "runs/mine is finished, and nothing that decides it has changed" in capsys.readouterr().err
+    with path.open("a", encoding="utf-8") as file:
+        file.write("# my remark\n")
+    assert main(["run", "reviews.csv", *typed, "--caches", "elsewhere"]) == 0
+    assert "runs/mine.yaml is there with other settings, and is left as it is" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8").endswith("# my remark\n")
+
+
+@pytest.mark.usefixtures("reviews")
 def test_keys_on_the_command_line_win(capsys: pytest.CaptureFixture[str]) -> None:
     data = read_data("reviews.csv", {"label": "Stars"})
     config = read_config([("name", "mine"), ("task.options.seed", "3")], data=data)

@@ -13,6 +13,7 @@ import pytest
 from extract.files import plain_text
 from extract.store.cache import LatentCache
 from probes.cli.main import main
+from probes.runs.results import LATEX
 from tests.probes.finished_run import Finished
 from tests.probes.scored_runs import predicted
 
@@ -212,6 +213,7 @@ def test_tables_of_runs(finished: Finished, classes: Path, capsys: pytest.Captur
     assert "$\\pm$" in texts["latex"]
     assert texts["latex"].count(r"\\") == 1 + len(rows)
     assert "\\%" in texts["latex"]
+    assert "50%^_~".translate(LATEX) == r"50\%\textasciicircum{}\_\textasciitilde{}"
     assert len(texts["tidy"].splitlines()) > 50
 
 

@@ -166,6 +166,11 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     same = replace(scores, chosen={"head": replace(choice, point=first.point, result=first.heads["head"])})
     assert "which is the reference itself" in grid_lead(same)
     assert "On validation, 1 of the 5 other points is statistically tied with it" in grid_lead(scores)
+    of_tasks = replace(scores, grid=replace(scores.grid, task_axis="encoder"))
+    assert "the reference, `plan=causal, encoder=last` (50.0)" in grid_lead(of_tasks)  # on the task of the choice
+    assert "The reference is `plan=causal`." in grid_document(of_tasks).blocks
+    at_reference = replace(choice, point={"plan": "causal", "encoder": "last"}, lead=None)
+    assert "which is the reference itself" in grid_lead(replace(of_tasks, chosen={"head": at_reference}))
     early = replace(scores, grid=replace(scores.grid, tied={}))
     assert "tied with" not in grid_lead(early)
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 from sklearn.base import clone
 
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.errors import ConfigError, HeadError, UnknownNameError
+from extract.errors import CacheIdentityError, ConfigError, HeadError, UnknownNameError
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction_spec import ExtractionSpec
@@ -23,10 +24,12 @@ from probes.latents.text_latents import Transform
 from probes.report.scores import seal_scores
 from probes.runs import predict
 from probes.runs.config_file import as_config
-from probes.runs.predict import ChosenEncoder, LoadedRun, load_run, relative_cost
+from probes.runs.folder import RunFolder
+from probes.runs.predict import ChosenEncoder, LoadedRun, load_run, moved_decoder, relative_cost
 from probes.runs.probe import Encoder
 from probes.runs.run import run
 from probes.runs.sweep_run import sweep
+from tests.extract.tiny_decoders import save_decoder
 from tests.probes.runs.plan_sweeps import run_sweep
 
 SAMPLE = load_task("sts-sample").splits["test"].select(range(20))
@@ -275,6 +278,39 @@ def forge(folder: Path, place: Path, keys: dict[str, Any]) -> Path:
         value.update(keys)
     (copy / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     return copy
+
+
+def test_another_decoder_in_the_place_of_the_run_s_is_refused(
+    viewed: LoadedRun, gridded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = save_decoder(tmp_path / "other", seed=1, max_position_embeddings=256)
+    for folder in (viewed.folder, gridded):
+        with pytest.raises(CacheIdentityError, match=r"was fitted on something else: decoder\.weight_digest is "):
+            Encoder.from_sweep(folder, decoder=str(other), caches=str(tmp_path / "caches"))
+    export = ["export", "sentence-transformers", str(viewed.folder), str(tmp_path / "out"), "--decoder", str(other)]
+    assert main(export) == 1
+    assert "was fitted on something else: decoder.weight_digest is " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_decoder_that_moved_keeps_its_other_settings() -> None:
+    spec = DecoderSpec("here", adapter="lora", dtype="bfloat16")
+    assert moved_decoder(spec, "there") == DecoderSpec("there", adapter="lora", dtype="bfloat16")
+    assert moved_decoder(spec, None) is spec
+    assert moved_decoder(spec, {"name": "there"}) == DecoderSpec("there")
+
+
+def test_a_layer_cannot_be_named_of_a_sweep(gridded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "sentence-transformers", str(gridded), "out", "--layer", "final_norm"]) == 2
+    assert "is a sweep over many points; leave it out to take the point" in capsys.readouterr().err
+
+
+def test_a_head_without_a_score_is_not_the_best(viewed: LoadedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    [(_, first)] = [item for item in RunFolder(viewed.folder).results if item[1].name == "layer-cosine"]
+    unscored = replace(first, name="first", selection_score=float("nan"))
+    results = [(viewed.record.cache["plan"], result) for result in (unscored, first)]
+    monkeypatch.setattr(RunFolder, "results", results)
+    assert ChosenEncoder.of(viewed.folder).head == "layer-cosine"
 
 
 def test_a_sweep_of_anybody_cannot_have_code_of_a_checkpoint_run(

@@ -78,6 +78,13 @@ def test_plans_that_agree_on_what_is_read_are_no_comparison(tmp_path: Path) -> N
     ]
 
 
+def test_runs_that_pool_otherwise_are_a_comparison_also_below_what_their_plans_change(tmp_path: Path) -> None:
+    """As heads of words are under two plans, of which each has its own pooling where none is named."""
+    first = make_run(tmp_path / "a", "causal", pooling="last")
+    run = make_run(tmp_path / "b", "bidirectional:2", pooling="mean")
+    assert compared(first, run).verdicts() == ["b is better than a by 10.0 accuracy (+5.0 to +15.0; n = 500)"]
+
+
 def test_heads_that_choose_no_layer_may_read_the_same_latents_too(tmp_path: Path) -> None:
     reads = ("embedding", "block_01")
     first = make_run(tmp_path / "a", "causal", layer="", reads=reads)

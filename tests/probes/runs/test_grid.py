@@ -98,6 +98,8 @@ def test_plans_and_ratios_are_axes() -> None:
     merge = [{"name": "A", "weight": 0.5}, {"name": "B", "weight": 0.5}]
     merged = grid_of(config(decoder={"merge": merge}), ["ratio=0,0.1,1"])
     assert [point.config.decoder.name for point in merged.points] == ["1*A+0*B", "0.9*A+0.1*B", "0*A+1*B"]
+    with pytest.raises(ConfigError, match="--ratios has 3 numbers, some of them the same to six digits"):
+        grid_of(config(decoder={"merge": merge}), ["ratio=0,0.5,0.5000000001"])
 
 
 def test_a_point_keeps_what_it_sets_also_where_the_sweep_has_the_same() -> None:

@@ -16,6 +16,7 @@ import pytest
 from extract.errors import ConfigError, HeadError, UsageError
 from probes.cli.main import main
 from probes.runs.predict import RowScorer, load_run
+from probes.runs.run import run
 from probes.runs.run_config import TaskSpec
 from probes.service.app import Limits, bind, open_runs
 from tests.probes.finished_run import Finished
@@ -282,6 +283,12 @@ def test_what_cannot_be_served(
         open_runs([str(folders["numbers"])] * 2)
     with pytest.raises(UsageError, match="no run was named"):
         open_runs([])
+    decoder = {"name": str(decoder_folder), "device": "cpu", "dtype": "bfloat16"}
+    places = {key: str(tmp_path / key) for key in ("caches", "runs")}
+    how = {"name": "half", "task": "number-sample", "heads": {"ridge-probe": {}}, "bootstrap": 100}
+    half = run({**how, **places, "decoder": decoder}).folder
+    both = open_runs([str(folders["numbers"]), str(half)], decoder=str(decoder_folder))  # each as it was fitted
+    assert [run.scorer.decoder.description.dtype for run in both] == ["float32", "bfloat16"]
     whole = _run(tmp_path, decoder_folder, task=TaskSpec("retrieval-sample"), heads={"layer-search": {}})
     with pytest.raises(HeadError, match="predicts nothing of single rows"):
         open_runs([str(whole)])
