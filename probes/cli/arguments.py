@@ -6,13 +6,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from extract.errors import UsageError, printable, unknown_name
 from extract.records import to_plain
 from extract.registry import PLACE, allow_code
 from probes.adaptation.adapt_config import AdaptConfig, read_adapt_config
-from probes.runs.config_file import ROLES, Pairs, list_keys, read_config, read_data
+from probes.runs.config_file import ROLES, Pairs, list_keys, read_config, read_data, require_typed
 from probes.runs.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -254,6 +255,7 @@ def read_command(command: Command, argv: Sequence[str]) -> Any:
         values["config"] = read_adapt_config(pairs, file=values.pop("config", ""), options=options)
     elif command.takes_config:
         file = values.pop("config", "")
+        require_typed(pairs, options)  # before a file of data is asked what only a mistyped option would have said
         roles = {key: values[key] for key in ROLES if f"--{key}" in names}
         data = values["data"] = read_data(file, roles)
         if data is not None:
@@ -334,6 +336,8 @@ def _refuse_ignored(command: Command, typed: frozenset[str]) -> None:
 
 
 NOUNS = {int: "a whole number", float: "a number"}
+DATA = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
+"""Suffixes of files of data."""
 
 
 def _explain(command: Command, error: "CycloptsError") -> UsageError:
@@ -349,7 +353,11 @@ def _explain(command: Command, error: "CycloptsError") -> UsageError:
         options = [name for name in names if name.startswith("-")]
         text = str(unknown_name(f"option of {command.name}", word, [*options, "--help"]))
     elif isinstance(error, exceptions.UnusedCliTokensError) and error.unused_tokens:
-        text = f"{_with_dashes(error.unused_tokens[0])!r} is one word too many; allowed: {command.usage}."
+        word = _with_dashes(error.unused_tokens[0])
+        text = f"{word!r} is one word too many; allowed: {command.usage}."
+        if command.takes_config and Path(word).suffix.lower() in DATA:
+            files = "{name: pair-files, options: {files: {train: FILE, test: FILE}}}"
+            text += f" Several files go into a config, as task: {files}."
     elif isinstance(error, exceptions.RepeatArgumentError) and argument:
         text = f"{argument.name} is typed twice; give it once."
     elif isinstance(error, exceptions.MissingArgumentError) and argument:

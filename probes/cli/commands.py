@@ -120,6 +120,15 @@ _decoder_name = partial(positional, "known name, hub id, local folder or .gguf f
 _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, completes="masks")
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfData(Configured):
+    """The arguments of a command whose configuration may be a file of data."""
+
+    text: str = _text(needs=("CONFIG",))
+    label: str = _label(needs=("CONFIG",))
+    score: str = _score(needs=("CONFIG",))
+
+
 @command(
     "whole_run",
     group=PROBE,
@@ -132,15 +141,12 @@ _plan = partial(positional, "mask plan (icecore list plans)", read=parse_plan, c
         "run reviews.csv --text body --score stars",
     ),
 )
-class RunArgs(Configured, Computing):
+class RunArgs(OfData, Computing):
     """Extract what is missing, fit every head, report."""
 
     checks_heads: ClassVar[bool] = False
     fits_heads: ClassVar[bool] = True
     dry_run: bool = _dry_run()
-    text: str = _text(needs=("CONFIG",))
-    label: str = _label(needs=("CONFIG",))
-    score: str = _score(needs=("CONFIG",))
 
 
 @command(
@@ -173,7 +179,7 @@ class InitArgs(Args):
         "extract --texts reviews.parquet --shards caches/reviews --ray 8",
     ),
 )
-class ExtractArgs(Configured, Computing):
+class ExtractArgs(OfData, Computing):
     """Extract the latents of a config's task, or of a file's texts.
 
     They go into a cache; one that is there is used.
@@ -200,7 +206,7 @@ class ExtractArgs(Configured, Computing):
         "sweep merged.yaml --ratios 0,0.25,0.5,0.75,1",
     ),
 )
-class SweepArgs(Configured, Computing):
+class SweepArgs(OfData, Computing):
     """Run a config at every point of a grid, and choose one.
 
     What points share is computed once. An axis is any key of the config with several values, or named sets of keys
@@ -296,7 +302,7 @@ class AttentionArgs(Args):
 
 
 @command("run_commands", group=PROBE, examples=("fit configs/demo.yaml --head cosine-mlp",))
-class FitArgs(Configured, Computing):
+class FitArgs(OfData, Computing):
     """Fit and report on a cache; no decoder is loaded."""
 
     fits_heads: ClassVar[bool] = True

@@ -94,7 +94,7 @@ def _export_folder(args: ExportArgs) -> int:
     )
     for line in recipe.describe():
         show(f"{args.out}: {line}")
-    show(f"a text costs {relative_cost(decoder, recipe.readings):.1f} times what it costs as the plain mean.")
+    show(f"a text costs {relative_cost(decoder, recipe.readings):.2g} times what it costs as the plain mean.")
     if recipe.is_stock:
         show(f"modules of sentence-transformers alone: SentenceTransformer({args.out!r}) loads it.")
         if recipe.pooling != "last":

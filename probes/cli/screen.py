@@ -52,6 +52,8 @@ def show_run(folder: Path, scores: RunScores) -> None:
     """Print the results of a run, and where its report is."""
     report = KINDS[scores.header.kind].report
     Console(markup=False).print(screen_table(scores, report))
+    for note in scores.header.task.get("shared_rows", {}).values():
+        show(f"{note}.")
     show(plain_text(run_lead(scores, report.bare, {})))
     if scores.header.task["is_sample"]:
         show("The task is a sample shipped with icecore: these scores are no benchmark result.")

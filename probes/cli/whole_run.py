@@ -18,6 +18,7 @@ from extract.registry import PLACE, allow_code
 from probes.cli.commands import RunArgs, SweepArgs
 from probes.cli.main import leave_at_once, stop_signals
 from probes.cli.screen import show, show_run, show_task, watcher_of
+from probes.report.blocks import describe_point
 from probes.report.scores import PlansScores, label_of, read_plans
 from probes.runs.config_file import dump_config
 from probes.runs.folder import command_line, find_finished
@@ -117,7 +118,8 @@ def choose_grid(args: SweepArgs) -> Grid:
 def _show_plans(folder: Path, scores: PlansScores) -> None:
     for name, choice in scores.chosen.items():
         best = choice.result
-        point = f" ({best.chosen['layer']})" if "layer" in best.chosen else ""
+        point = best.chosen["layer"] if "layer" in best.chosen else describe_point(best.chosen)
+        point = f" ({point})" * bool(point)
         line = f"{name}: best on validation {label_of(choice.point) or choice.plan.text}{point}"
         line += "".join(
             f", {split} {best.metric} {100 * best.mean(split):.1f}"

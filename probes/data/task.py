@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 MOST_OF_ONE = 0.2
 """Share of the rows that one unit may hold: five or fewer independent units have no interval."""
+TOO_NARROW = "too narrow"
+"""How notes end on rows whose intervals are, as they share texts with most others."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Units:
         shared = f"{split}: {self.n_shared} of {len(self.names)} {noun} share a text with other {noun}"
         if self.linked:
             drawn = "groups" if self.linked == "groups" else f"sets of {noun} with the same most frequent text"
-            return f"{shared}, which link most of them; intervals draw the {self.n} {drawn} whole and are too narrow"
+            return f"{shared}, which link most of them; intervals draw the {self.n} {drawn} whole and are {TOO_NARROW}"
         return f"{shared}; intervals draw the {self.n} sets of {noun} that share no text whole"
 
 

@@ -146,7 +146,8 @@ def _readings(value: Any, kind: type) -> Iterator[Any]:
     """Read a value as a kind; nothing where it cannot be read so."""
     try:
         if kind is tuple:
-            items = value if isinstance(value, list | tuple) else [value]
+            listed = value.split(",") if isinstance(value, str) else value
+            items = listed if isinstance(listed, list | tuple) else [listed]
             if not any(isinstance(item, bool) for item in items):
                 yield tuple(float(item) for item in items)
         elif isinstance(value, bool) or kind is bool or kind is str:

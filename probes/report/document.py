@@ -316,6 +316,11 @@ def _cautions(context: Context) -> Iterator[Block]:
         missing = solver["n_problems"] - solver["n_converged"]
         if missing:
             yield Caution(f"`{name}` **did not converge** in {missing:,} of {solver['n_problems']:,} problems.")
+    yield from row_cautions(task)
+
+
+def row_cautions(task: TaskRecord) -> Iterator[Block]:
+    """Warn of rows that are not independent, and of those that are in an earlier split as well."""
     for note in task.get("shared_rows", {}).values():
         yield Caution(f"**Rows that are not independent**, {note}.")
     yield from (Caution(f"**Leak**, {note}.") for note in leaks(task))
@@ -324,7 +329,7 @@ def _cautions(context: Context) -> Iterator[Block]:
 def leaks(task: TaskRecord) -> list[str]:
     """List the notes on rows of validation and test that are in an earlier split as well."""
     splits, earlier = ("validation: ", "test: "), (" train", " validation")
-    return [note for note in task["notes"] if note.startswith(splits) and note.endswith(earlier)]
+    return [note for note in task.get("notes", ()) if note.startswith(splits) and note.endswith(earlier)]
 
 
 def baseline_blocks(baselines: Mapping[str, BaselineScores]) -> Iterator[Block]:
@@ -545,13 +550,15 @@ def plans_document(scores: PlansScores, report: KindReport, beside: Sequence[Blo
     question = f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {task}?"
     found = next(iter(scores.chosen.values())).plan.text
     summary, *tables = search_blocks(search, found, "plan") if search else _sweep(scores, report)
-    blocks = [*opening(header), summary, *failure_blocks(scores), *_choices(scores), *tables, *beside]
+    blocks = [*opening(header), summary, *sweep_cautions(scores), *_choices(scores), *tables, *beside]
     blocks += [Heading("What was used"), machine_line(header)]
     return Document(header.name, question, plans_lead(scores), blocks)
 
 
-def failure_blocks(scores: PlansScores) -> Iterator[Block]:
-    """Say which points of a sweep failed, and why."""
+def sweep_cautions(scores: PlansScores) -> Iterator[Block]:
+    """Warn of the rows of a sweep on one task, and say which points failed, and why."""
+    if not (scores.grid and scores.grid.task_axis):
+        yield from row_cautions(scores.header.task)
     for failure in (*scores.failed, *(scores.grid.failed if scores.grid else ())):
         yield Caution(f"`{label_of(failure.point)}` **failed**: {cell(failure.why)}")
 
@@ -711,10 +718,7 @@ def screen_table(scores: RunScores, report: KindReport) -> ScreenTable:
     header = scores.header
     titles, rows = result_rows(scores, report, on_screen=True)
     title = f"{header.name}: {task_title(header.task['name'])} on {header.decoder['name']}"
-    shared = [f"{note}." for note in header.task.get("shared_rows", {}).values()]
-    table = ScreenTable(
-        title=printable(title), caption=printable("\n".join(shared)) or None, box=SIMPLE, padding=(0, 1)
-    )
+    table = ScreenTable(title=printable(title), box=SIMPLE, padding=(0, 1))
     widest = max((len(word) for row in rows for word in row[0].split()), default=0)  # no name of a head is cut
     for column in titles:
         is_head = column == "head"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 
+from probes.data.task import TOO_NARROW
 from probes.data.task_table import task_title
 from probes.metrics.significance import FEW_UNITS
 from probes.report.blocks import (
@@ -25,12 +26,12 @@ from probes.report.document import (
     EVERY_PLAN,
     baseline_blocks,
     best_result,
-    failure_blocks,
     machine_line,
     margin,
     opening,
     over_baseline,
     search_blocks,
+    sweep_cautions,
 )
 from probes.report.scores import PlanChoice, PlansScores, PointGap, Transfer, label_of
 from probes.report.sweep_frames import PLAN_AXIS, axes_of, found_name, point_of, slots_of
@@ -55,7 +56,7 @@ def grid_document(scores: PlansScores) -> Document:
     blocks = [
         *opening(header),
         summary,
-        *failure_blocks(scores),
+        *sweep_cautions(scores),
         *_choices(scores),
         *transfer_blocks(scores),
         *every_point(scores),
@@ -172,6 +173,8 @@ def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
         if choice.lead.value <= 0:
             return f"{text}, so choosing gained nothing"
         is_certain = choice.lead.n_units >= FEW_UNITS and choice.lead.low > 0
+        if is_certain and any(note.endswith(TOO_NARROW) for note in scores.header.task.get("shared_rows", {}).values()):
+            return f"{text}, a gain whose interval is {TOO_NARROW}, as most rows share texts"
         return text + (", a certain gain" if is_certain else ", so the gain is **not certain**")
     gap = next((gap for gap in grid.gaps if gap.head == name and dict(gap.point) == dict(choice.point)), None)
     if gap is None:

@@ -122,9 +122,14 @@ def _docstrings(spec: type) -> dict[str, str]:
 # --- Files ---
 
 
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods")
+
+
 def load_config_file(name: str) -> dict[str, object]:
     """Read a YAML file that holds a mapping; `ConfigError` if it cannot be used."""
     path = Path(name)
+    if path.suffix.lower() in SPREADSHEETS:
+        raise ConfigError(f"{name!r} is a spreadsheet, which is not read; save it as CSV in UTF-8 and give that file.")
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ConfigError(f"config file {name!r} has {path.stat().st_size:,} bytes; allowed: {MOST_BYTES:,}.")
@@ -224,6 +229,11 @@ def read_data(file: str, roles: Mapping[str, str]) -> "BareFile | None":
 
 
 # --- Reading ---
+
+
+def require_typed(typed: Pairs, options: Iterable[str]) -> None:
+    """Refuse an unknown key of the command line, and one without a value; `options` are no keys and are suggested."""
+    _Layers(RunConfig, options).require_values(typed)
 
 
 def read_config(

@@ -345,6 +345,8 @@ def split_values(text: str, *, has_names: bool = False) -> list[str]:
         ['causal', '[mean,last]', '{name: echo}']
         >>> split_values("' Read: a, b', don't")
         [' Read: a, b', "don't"]
+        >>> split_values(",echo,")
+        ['', 'echo']
     """
     parts, start = list[str](), 0
     while start <= len(text):
@@ -357,7 +359,9 @@ def split_values(text: str, *, has_names: bool = False) -> list[str]:
         while end < len(text) and (text[end] != "," or depth > 0):
             depth += (text[end] in "[{(") - (text[end] in "]})")
             end += 1
-        parts += filter(None, [text[start:end].strip()])
+        part = text[start:end].strip()
+        if part or end < len(text):  # nothing before a comma is an empty value, and after the last one none
+            parts.append(part)
         start = end + 1
     return parts
 

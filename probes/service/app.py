@@ -377,9 +377,12 @@ def _problem(code: int, text: str, headers: Mapping[str, str] | None = None) -> 
     return JSONResponse({"error": text}, code, headers)
 
 
-async def _explain_invalid(_: Request, error: Exception) -> JSONResponse:
+async def _explain_invalid(request: Request, error: Exception) -> JSONResponse:
     """Name the first place that is not as the schema says; what was sent is not repeated."""
     assert isinstance(error, RequestValidationError)
+    kind = request.headers.get("content-type", "")
+    if "json" not in kind:
+        return _problem(422, f"the header Content-Type is {kind[:60]!r}; send application/json, as curl --json does.")
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
     return _problem(422, f"{where[:200]}: {first['msg']}; the schema is at /openapi.json.")

@@ -90,6 +90,8 @@ def test_init_writes_the_configuration_alone(capsys: pytest.CaptureFixture[str])
     ("argv", "message"),
     [
         (["run", "configs.yaml", "--text", "a"], "--text does nothing without a file of data"),
+        (["run", "reviews.csv", "--labl", "Stars"], "unknown key 'labl'. Did you mean 'label'?"),
+        (["run", "reviews.csv", "test.csv"], "Several files go into a config, as task: {name: pair-files, options: {"),
         (["run", "--score", "a"], "--score does nothing by itself; give it with CONFIG"),
         (["run", "reviews.csv", "--score", "a", "--label", "b"], "--label and --score exclude each other"),
         (["run", "absent.csv"], "there is no config file 'absent.csv'"),
@@ -99,6 +101,26 @@ def test_init_writes_the_configuration_alone(capsys: pytest.CaptureFixture[str])
 def test_what_cannot_be_is_refused(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) in (1, 2)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("reviews")
+def test_a_sweep_of_a_file_asks_for_columns_as_a_run_does(
+    decoder_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = ["--over", "poolings=mean,last", "--decoder.name", str(decoder_folder), "--dry-run"]
+    assert main(["sweep", "reviews.csv", "--label", "Stars", *over]) == 0
+    shown = capsys.readouterr()
+    assert "label = 'Stars' (" in shown.err
+    assert shown.out == "poolings=mean\npoolings=last\n"
+
+
+def test_a_spreadsheet_is_no_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("book.xlsx").write_bytes(b"PK\x03\x04\xf6")
+    assert main(["run", "book.xlsx"]) == 1
+    assert "'book.xlsx' is a spreadsheet, which is not read; save it as CSV in UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("reviews")

@@ -129,7 +129,10 @@ def test_an_error_is_one_sentence_and_no_traceback(
     [
         (["run", "--seedz", "[1]"], "unknown key 'seedz'. Did you mean 'seeds'?"),
         (["run", "--protocol", "freeze"], "unknown protocol 'freeze': did you mean 'freeze-released'?"),
-        (["run", "-x"], "unknown option of run '-x': did you mean '--text'? Allowed: --dry-run, --text,"),
+        (
+            ["run", "-x"],
+            "unknown option of run '-x': did you mean '--text'? Allowed: --text, --label, --score, --dry-run,",
+        ),
         (["list", "haeds"], "unknown table 'haeds': did you mean 'heads'? Allowed: decoders, plans"),
         (["inspect"], "FILE is missing (the cache file; of shards the index.json, its folder or its address);"),
         (["inspect", "a.h5", "b.h5"], "'b.h5' is one word too many; allowed: icecore inspect FILE [options]."),
@@ -348,7 +351,9 @@ def test_heads_and_corpora_are_listed_with_their_options(capsys: pytest.CaptureF
     out = " ".join(capsys.readouterr().out.split())
     for part in (
         "layer-cosine pairs: raw and standardised cosine of each layer; the best on validation is the score; options: "
-        "transform, components, shrinkage, pooling, layers cosine-mlp",
+        "transform, components, shrinkage, pooling, layers joined-cosine pairs: mean of the cosines of several views",
+        "chosen together on validation; no training; options: transform, components, shrinkage, pooling, layers "
+        "cosine-mlp",
         "encoder_learning_rate, weight_decay, batch_size, max_epochs, patience, every, keep, pooling, layers",
         "logistic-probe classes:",
         "options: Cs, oversampling",

@@ -15,6 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 from extract.masks.mask_plan import parse_plan
+from probes.cli.screen import show_run
 from probes.metrics.bootstrap import Resampling, SeedSummary, difference, paired_scores
 from probes.metrics.significance import FEW_UNITS
 from probes.report.blocks import (
@@ -113,15 +114,16 @@ def test_the_table_holds_the_scores_of_every_head(made: MadeRun) -> None:
     assert {row["head"].split(" ")[0] for row in rows} == set(HEADS_OF[made.kind.name])
 
 
-def test_rows_that_share_a_text_are_reported_in_the_summary_and_on_screen(made: MadeRun) -> None:
+def test_rows_that_share_a_text_are_reported_in_the_summary_and_on_screen(
+    made: MadeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
     note = "test: 9 of 30 rows share a text with other rows; intervals draw the 25 sets that share no text whole"
     assert "not independent" not in summary(made)
     header = replace(made.scores.header, task={**made.scores.header.task, "shared_rows": {"test": note}})
     told = replace(made, scores=replace(made.scores, header=header))
     assert f"**Rows that are not independent**, {note}." in summary(told)
-    screen = StringIO()
-    Console(width=300, file=screen).print(screen_table(told.scores, told.kind.report))
-    assert "share no text whole" in " ".join(screen.getvalue().split())
+    show_run(Path("runs/made"), told.scores)
+    assert f"\n{note}.\n" in capsys.readouterr().out  # on a line of its own, however narrow the screen
 
 
 def test_columns_that_only_a_kind_has(pairs: MadeRun, classes: MadeRun, words: MadeRun) -> None:

@@ -97,6 +97,8 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
     subsets = {**result.extras["subsets"], "leaked": {"n": 30, "pearson": asdict(make_summary(0.5))}}
     named = {"subsets": {"headlines": subsets["leaked"]}, "mean": {"pearson": 0.5}}
     scored = pairs.with_head("cosine-mlp", extras={**result.extras, "subsets": subsets, "named_subsets": named})
+    views = [{"layer": scored.scores.heads["layer-cosine"].layers[0], "kind": "raw"}]
+    scored = scored.with_head("layer-cosine", chosen={**scored.scores.heads["layer-cosine"].chosen, "views": views})
     scored = scored.with_header(task={"shared_rows": {"test": "2 of 8 rows share a text"}})
     runs = [each.scores for each in (scored, made_runs["classes"], made_runs["numbers"], made_runs["words"])]
     view: ViewInfo = {"plan": "causal", "template": {}, "pooling": "mean", "n_tokens": 9}

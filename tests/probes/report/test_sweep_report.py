@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probes.data.task import TOO_NARROW
 from probes.report.document import plans_lead
 from probes.report.scores import Lead, PointGap
 from probes.report.style import Album, make_figure, on_panel
@@ -166,6 +167,10 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     same = replace(scores, chosen={"head": replace(choice, point=first.point, result=first.heads["head"])})
     assert "which is the reference itself" in grid_lead(same)
     assert "On validation, 1 of the 5 other points is statistically tied with it" in grid_lead(scores)
+    task = {**scores.header.task, "shared_rows": {"test": f"test: 9 of 60 rows share a text and are {TOO_NARROW}"}}
+    linked = replace(scores, header=replace(scores.header, task=task))
+    assert "a gain whose interval is too narrow, as most rows share texts" in grid_lead(linked)
+    assert any("not independent" in str(block) for block in grid_document(linked).blocks)
     of_tasks = replace(scores, grid=replace(scores.grid, task_axis="encoder"))
     assert "the reference, `plan=causal, encoder=last` (50.0)" in grid_lead(of_tasks)  # on the task of the choice
     assert "The reference is `plan=causal`." in grid_document(of_tasks).blocks

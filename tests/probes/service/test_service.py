@@ -100,6 +100,17 @@ def test_probabilities_and_clipping_are_options_of_the_runs_that_have_them(port:
         assert "probabilities: Extra inputs are not permitted" in answer["error"]
 
 
+def test_a_body_that_is_not_called_json_is_refused_for_that(port: int) -> None:
+    """As curl sends it with -d alone."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    with Client(port) as client:
+        status, answer = client.post("/runs/classes/predict", {"rows": [{"text": "Ice."}]}, **form)
+    assert status == 422
+    assert answer["error"].startswith(
+        "the header Content-Type is 'application/x-www-form-urlencoded'; send application/j"
+    )
+
+
 def test_the_schema_names_the_texts_of_each_kind(port: int) -> None:
     with Client(port) as client:
         status, schema = client.get("/openapi.json")
