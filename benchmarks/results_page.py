@@ -138,21 +138,28 @@ def adapted_rows(file: str) -> Iterator[str]:
     """Write what a decoder and its adapters can do: held-out loss, perplexity of spans by plan, repetition."""
     results = read_results(file)
     cells = {(row["system"], row["ability"], row["plan"]): row for row in results["abilities"]}
-    first, *_ = results["adapters"].values()
     yield "| decoder | held-out loss of hidden tokens | infilling, `causal` | infilling, `hybrid` | Rep-4 x 100 |"
     yield "|---" * 5 + "|"
     columns = [("infilling-perplexity", "causal", 1), ("infilling-perplexity", "hybrid", 1), ("rep-4", "causal", 100)]
     for system in dict.fromkeys(row["system"] for row in results["abilities"]):
         adapter = results["adapters"].get(system)
-        held_out = adapter.get("held_out", {}).get("kept") if adapter else first["held_out"]["before"]
-        loss = f"{held_out['mntp']:.2f}" if held_out else ""
         scores = [
             "{value:.1f} ({low:.1f} to {high:.1f})".format(
                 **{name: times * cells[system, ability, plan][name] for name in ("value", "low", "high")}
             )
             for ability, plan, times in columns
         ]
-        yield f"| {_name_adapter(adapter)} | {loss} | {' | '.join(scores)} |"
+        yield f"| {_name_adapter(adapter)} | {_held_out(results, system)} | {' | '.join(scores)} |"
+
+
+def _held_out(results: dict[str, Any], system: str) -> str:
+    """Write the held-out loss before and after; of an adapter that is gone, that of the one trained beside, if any."""
+    first, *_ = results["adapters"].values()
+    for adapters in (results["adapters"], results.get("beside", {}).get("adapters", {})):
+        if held_out := adapters.get(system, {}).get("held_out"):
+            before = held_out.get("before") or first["held_out"]["before"]  # of the same objectives
+            return f"{before['mntp']:.2f} to {held_out['kept']['mntp']:.2f}"
+    return ""
 
 
 def _name_adapter(adapter: dict[str, Any] | None) -> str:
