@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 TEXT = ("text",)
 PAIR = ("text1", "text2")
+USUAL_METRIC = "accuracy"
+"""The metric of files and of repositories where no option names one."""
 
 
 def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tuple[str, ...]:
@@ -159,6 +161,8 @@ class ClassTask(Task):
     notes: tuple[str, ...] = ()
     look_both_ways_rows: int | None = None
     """Number of rows, from the first, that the code released with Look Both Ways uses; None is all of them."""
+    usual_metric: str = USUAL_METRIC
+    """The metric to choose by where no option names another; a choice by another is a fit of its own."""
 
     def __post_init__(self) -> None:
         for metric in self.metrics:
@@ -298,11 +302,13 @@ def assemble_task(
     class_names: Sequence[str] | None = None,
     look_both_ways_rows: int | None = None,
     rule: SplitRule | None = None,
+    usual_metric: str = "",
 ) -> ClassTask:
     """Build a task from the rows of `class_fields` in source order; a rule, of seed 0 by default, draws missing splits.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
-    Groups stay whole; else the draw is stratified. `class_names` of None are the labels that occur.
+    Groups stay whole; else the draw is stratified. `class_names` of None are the labels that occur, and a
+    `usual_metric` that is empty is the first of `metrics`, which no option changes.
     """
     rows: Sequence[CheckedRow] = checked.rows
     rule = rule or SplitRule()
@@ -324,7 +330,16 @@ def assemble_task(
     }
     _require_seen(columns, names, task=name)
     splits = ClassTask.hold(columns)
-    task = ClassTask(name, splits, names, metrics, checked.source, licence, look_both_ways_rows=look_both_ways_rows)
+    task = ClassTask(
+        name,
+        splits,
+        names,
+        metrics,
+        checked.source,
+        licence,
+        look_both_ways_rows=look_both_ways_rows,
+        usual_metric=usual_metric or metrics[0],
+    )
     return task.with_remarks(*notes, note)
 
 
@@ -496,7 +511,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     group: str | None = None,
     split: str = "auto",
     class_names: Sequence[str] | None = None,
-    metric: str = "accuracy",
+    metric: str = USUAL_METRIC,
     rare: str = "error",
     missing_labels: Sequence[str] = MISSING_LABELS,
     options: FileOptions = DEFAULT_FILES,
@@ -531,7 +546,9 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     """
     rule = SplitRule(options.seed, options.validation_fraction, rare, split)
     rows = read_rows(files, class_fields(text, label, text2, group, missing_labels), options)
-    return assemble_task(rows, name=name, metrics=(metric,), class_names=class_names, rule=rule)
+    return assemble_task(
+        rows, name=name, metrics=(metric,), class_names=class_names, rule=rule, usual_metric=USUAL_METRIC
+    )
 
 
 def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
@@ -544,7 +561,7 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
     text2: str | None = None,
     group: str | None = None,
     class_names: Sequence[str] | None = None,
-    metric: str = "accuracy",
+    metric: str = USUAL_METRIC,
     bad_rows: str = "error",
     seed: int = 0,
     validation_fraction: float = 0.1,
@@ -561,7 +578,9 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
     fields = class_fields(text, label, text2, group, missing_labels)
     rows = check_rows(name_splits(tables, source), fields, source=source, bad_rows=bad_rows)
     name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
-    return assemble_task(rows, name=name, metrics=(metric,), class_names=class_names, rule=rule)
+    return assemble_task(
+        rows, name=name, metrics=(metric,), class_names=class_names, rule=rule, usual_metric=USUAL_METRIC
+    )
 
 
 def load_class_sample() -> ClassTask:
@@ -572,7 +591,7 @@ def load_class_sample() -> ClassTask:
         6
     """
     read = partial(read_class_files, name="class-sample", label="topic", metric="f1-macro")
-    return replace(load_shipped("samples/classes.csv", read), licence="Apache-2.0")
+    return replace(load_shipped("samples/classes.csv", read), licence="Apache-2.0", usual_metric="f1-macro")
 
 
 @dataclass(frozen=True, eq=False)

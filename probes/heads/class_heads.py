@@ -17,7 +17,7 @@ from probes.data.class_task import ClassTask
 from probes.fitting.saved_fits import M
 from probes.heads.head_table import HeadOptions, PlannedRun
 from probes.heads.layer_head import Choice, FitContext, Fitted, LayerHead, only_channel
-from probes.heads.result import Rows
+from probes.heads.result import NO_CHOICE, Rows
 from probes.latents.text_latents import (
     ClassFeatures,
     Standardiser,
@@ -82,6 +82,12 @@ class ClassLayerHead(LayerHead[M]):
     def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
         super().__init__(resolved, context)
         self.features = ClassFeatures(context.cache, self.task, self.channels)
+
+    @property
+    def fit_inputs(self) -> list[object]:
+        """Add the metric that decides, where it is not the usual one, whose fits have no metric in their ids."""
+        is_other = self.metric != self.task.usual_metric and self.selection != NO_CHOICE
+        return [*super().fit_inputs, *([self.metric] if is_other else [])]
 
     def chunks(self) -> Iterator[dict[str, Float[Tensor, "l N W"]]]:
         """Read the features of train and validation, a few layers at a time."""

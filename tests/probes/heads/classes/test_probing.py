@@ -1,7 +1,7 @@
 """Probes over layers and C: the planted layer is found, nothing is chosen on test, chance is chance."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.data.class_task import ClassTask, assemble_task
+from probes.data.class_task import ClassTask, assemble_task, load_class_sample
 from probes.data.table_files import FileRows
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.layer_head import Choice, load_head
@@ -23,7 +23,7 @@ from probes.latents.text_latents import Channels, ClassFeatures, join_pair
 from probes.logistic.problem import LogisticFit
 from probes.logistic.solver import fit_logistic
 from tests.probes.data.planted_classes import make_class_task, plant_classes, row_of, with_new_class
-from tests.probes.heads.evaluating import evaluate, make_setting
+from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
 CS = (0.1, 10.0)
@@ -278,6 +278,21 @@ def test_oversampling_stays_inside_train(mode: str, tmp_path: Path) -> None:
     less = probe(cache, fewer, tmp_path / "less", Cs=[1.0], oversampling=mode)
     assert whole.result.chosen["layer"] == PLANTED
     torch.testing.assert_close(whole.saved.head.weight, less.saved.head.weight)
+
+
+@pytest.mark.parametrize("head", ["logistic-probe", "nearest-centroid", "few-shot-probe", "cosine-threshold"])
+def test_a_choice_by_another_metric_is_a_fit_of_its_own(head: str, tmp_path: Path) -> None:
+    is_pairs = head == "cosine-threshold"
+    task = make_class_task(n_classes=2 if is_pairs else 3, is_pairs=is_pairs, shuffled=["validation"])
+    cache, by_f1 = plant_classes(tmp_path / "c.h5", task), replace(task, metrics=("f1-macro",))
+    accuracy = evaluate(head, {}, make_setting(cache, task, tmp_path / "run"))
+    beside, alone = (evaluate(head, {}, make_setting(cache, by_f1, tmp_path / name)) for name in ("run", "alone"))
+    assert as_text(beside) == as_text(alone)
+    assert beside.selection_score != accuracy.selection_score
+
+
+def test_a_sample_has_its_own_usual_metric() -> None:
+    assert load_class_sample().usual_metric == load_class_sample().metric == "f1-macro"
 
 
 def test_two_poolings_double_the_channels(cache: LatentCache, task: ClassTask, tmp_path: Path) -> None:
