@@ -114,6 +114,11 @@ class ReadingOptions:
         """Return the arguments of the head itself."""
         return {}
 
+    def fit_inputs(self, data: WordLatents) -> list[object]:
+        """Return what decides a fit beside options, latents and rows."""
+        del data
+        return []
+
 
 @dataclass(frozen=True)
 class TokenOptions(ReadingOptions):
@@ -205,6 +210,11 @@ class LogisticOptions(ReadingOptions):
     def solver(self, device: str) -> SolverOptions:
         """Return the options of the solver."""
         return SolverOptions(max_iterations=self.max_iterations, is_standardised=self.is_standardised, device=device)
+
+    def fit_inputs(self, data: WordLatents) -> list[object]:
+        """Name the tags whose training words all lack a latent: plainly decoded fits once chose the lowest layer."""
+        is_plain = self.decodings(data.task.metric) == ("plain",)
+        return [data.classes[k] for k in np.flatnonzero(class_counts(data) == 0)] if is_plain else []
 
 
 OFFSETS = tuple(step / 2 for step in range(-2, 11))
@@ -667,7 +677,8 @@ def fit_token_logistic(
             latents, codes[words], Cs=[options.C], n_classes=len(data.classes), options=options.solver(device)
         )
         weight, bias = fit.raw(0, 0)
-        head.weight.data[layer], head.bias.data[layer] = weight.float(), bias.float()
+        lowest = torch.finfo(torch.float32).min  # not minus infinity, for a tag whose training words lack latents
+        head.weight.data[layer], head.bias.data[layer] = weight.float(), bias.float().clamp(min=lowest)
     head.cpu().eval()
     scorer = tag_scorer(data, "validation", **options.scoring()) if "validation" in data.rows else None
     scores = score_probes(head, data, scorer, split="validation") if scorer else np.zeros(0)

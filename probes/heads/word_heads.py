@@ -183,9 +183,8 @@ class TokenFits(Head):
         """Fit the head with one seed, or load it."""
         context, data, name = self.context, self.data, self.resolved.name
         folder = context.folder / name / f"seed_{seed}"
-        fit_id = context.identify(
-            name, asdict(self.options), data.channels.pooling, list(data.layers), seed, more=[context.device]
-        )
+        more = [context.device, *self.options.fit_inputs(data)]
+        fit_id = context.identify(name, asdict(self.options), data.channels.pooling, list(data.layers), seed, more=more)
         return fit_or_load(
             folder,
             fit_id,

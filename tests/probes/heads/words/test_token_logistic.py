@@ -1,5 +1,6 @@
 """The head `token-logistic` solves scikit-learn's problem on every layer."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from extract.errors import HeadError
+from probes.data.word_task import WordTask
 from probes.heads.head_table import resolve_head
 from probes.heads.layer_head import load_head
 from probes.heads.word_fits import LogisticOptions, fit_token_logistic
@@ -37,6 +39,22 @@ def test_it_reads_the_planted_layer_and_is_fitted_once(tmp_path: Path) -> None:
     assert [seed["seed"] for seed in result.seeds] == [3]
     saved = load_head(tmp_path / "token-logistic" / "seed_3")
     assert isinstance(saved.head, TokenClassifier)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "span-f1"])
+def test_a_tag_whose_training_words_all_lack_a_latent_hides_no_layer(metric: str, tmp_path: Path) -> None:
+    task = make_task(metric=metric)
+    columns = {split: rows[:] for split, rows in task.splits.items()}
+    row = next(row for row, tags in enumerate(columns["train"]["tags"]) if tags[-1] == "O")
+    last = sum(map(len, columns["train"]["tags"][: row + 1])) - 1
+    columns["train"]["tags"][row][-1] = "B-RARE"
+    with_rare = replace(task, splits=WordTask.hold(columns))
+    whole, cut = (plant(with_rare, truth=task, cut=words) for words in ([], [last]))
+    result = evaluate("token-logistic", {}, make_setting(cut, with_rare, tmp_path / "cut"))
+    assert result.chosen["layer"] == PLANTED
+    assert np.isfinite([curve.values for curve in result.curves]).all()
+    inputs = [LogisticOptions().fit_inputs(WordLatents(cache, with_rare)) for cache in (whole, cut)]
+    assert inputs == [[], ["B-RARE"] if metric == "accuracy" else []]
 
 
 def test_under_look_both_ways_it_is_as_released() -> None:
