@@ -242,8 +242,6 @@ class LayerHead(Head, Generic[M]):
     """Whether the rows of test decide the fit."""
     reads_device: ClassVar[bool] = False
     """Whether the device decides the fit."""
-    has_draws: ClassVar[bool] = False
-    """Whether runs are compared by the predictions of every draw, of which the first is shown."""
 
     def __init__(self, resolved: HeadOptions, context: FitContext) -> None:
         self.check(context.task, resolved, PlannedRun(context.protocol))
@@ -384,7 +382,9 @@ class LayerHead(Head, Generic[M]):
                 for split in splits
                 if split != "train" and (likely := self.likely(saved.head, choice.layer, split))
             },
-            scored={split: by_metric[self.metric] for split, by_metric in rows.items()} if self.has_draws else {},
+            scored={
+                split: by_metric[self.metric] for split, by_metric in rows.items() if len(by_metric[self.metric]) > 1
+            },
             row_scores={split: self.row_scores(split, predicted) for split, predicted in predictions.items()},
         )
 

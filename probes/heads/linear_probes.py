@@ -344,7 +344,6 @@ class FewShotHead(ClassLayerHead[FewShotProbe]):
     module = FewShotProbe
     option = "C"
     reads_device = True
-    has_draws = True
     options: FewShotOptions
 
     @staticmethod

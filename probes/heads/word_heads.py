@@ -120,9 +120,10 @@ class TokenFits(Head):
             ),
             departures=departures(context.protocol, context.cache, data.channels.pooling),
             extras=extras,
-            predictions={split: of_split.ids for split, of_split in scores.items()},
+            predictions={split: of_split.ids[0] for split, of_split in scores.items()},
             names={split: of_split.scorer.gold.names for split, of_split in scores.items()},
-            row_scores={split: of_split.scorer.sentence_scores(of_split.ids) for split, of_split in scores.items()},
+            scored={split: of_split.ids for split, of_split in scores.items()} if len(heads) > 1 else {},
+            row_scores={split: of_split.scorer.sentence_scores(of_split.ids[0]) for split, of_split in scores.items()},
         )
 
     def parts(self, result: HeadResult, split: str, reporter: Reporter) -> HeadParts:
@@ -225,15 +226,15 @@ class TokenFits(Head):
             scorers.append(replace(scorer, metric="accuracy"))
         n_resamples = self.context.n_resamples
         summaries = {one.metric: one.summarise(ids, n_resamples=n_resamples) for one in scorers}
-        return SplitScores(scorer, ids[0], summaries, scorer.score(majority_ids(data, split)), facts)
+        return SplitScores(scorer, ids, summaries, scorer.score(majority_ids(data, split)), facts)
 
 
 @dataclass(frozen=True, eq=False)
 class SplitScores:
-    """Predictions of one split, and how they score."""
+    """Predictions of one split with every seed, and how they score."""
 
     scorer: TagScorer
-    ids: Int[np.ndarray, " W"]
+    ids: Int[np.ndarray, "S W"]
     summaries: dict[str, SeedSummary]
     majority: float
     facts: Mapping[str, object]

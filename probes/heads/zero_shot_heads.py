@@ -437,10 +437,14 @@ class ClusterHead(SimilarityHead):
 
     def judge(self, split: str, reader: LayerReader) -> Judged:
         """Put every text into a cluster."""
-        n_clusters = int(self.task.labels(split).max()) + 1
+        n_clusters = self.n_clusters(split)
         latents = reader.read(list(self.task.rows(split)["text"])).numpy()
         seeds = self.context.seeds
         return {"v-measure": np.stack([[cluster_rows(layer, n_clusters, seed) for layer in latents] for seed in seeds])}
+
+    def n_clusters(self, split: str) -> int:
+        """Count the labels of a split."""
+        return int(self.task.labels(split).max()) + 1
 
     def scorer(self, split: str, metric: str) -> UnitScorer:
         """Compare clusters with labels."""
@@ -454,7 +458,8 @@ class ClusterHead(SimilarityHead):
 
     def names(self, split: str, predicted: Rows) -> tuple[str, ...]:
         """Name the clusters, and for figures the labels, which are not predicted."""
-        clusters = (f"cluster {k + 1}" for k in range(int(predicted.max()) + 1))
+        del predicted
+        clusters = (f"cluster {k + 1}" for k in range(self.n_clusters(split)))
         return (*clusters, *sorted(set(self.task.rows(split)["label"])))
 
 

@@ -26,6 +26,7 @@ from probes.heads.word_fits import tag_scorer
 from probes.heads.word_heads import departures
 from probes.latents.word_latents import WordLatents
 from probes.metrics.prediction_metrics import decode_tags
+from probes.runs.compare import paired_tests
 from probes.runs.predict import load_run
 from probes.runs.run import run
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
@@ -116,6 +117,7 @@ def test_a_run_writes_everything(finished: WordRun, listing: Callable[[Path], li
         "stamp.json",
         "summary.md",
         "predictions.csv",
+        "predictions_scored.csv",
     ]
     files += [f"predictions/{split}.conll" for split in SPLITS]
     manifest = f"manifests/{finished.cache.path.stem}.json"
@@ -145,6 +147,12 @@ def test_scores_say_what_was_done(finished: WordRun) -> None:
     [curve] = scores["heads"]["token-classifier"]["curves"]
     assert scores["heads"]["token-classifier"]["layers"] == LAYERS
     assert scores["heads"]["token-classifier"]["chosen"]["layer"] == LAYERS[int(np.argmax(curve["values"]))]
+
+
+def test_heads_are_tested_by_the_mean_over_their_seeds(finished: WordRun) -> None:
+    means = [finished.scores["heads"][name]["summary"]["test"]["span-f1"]["mean"] for name in finished.scores["heads"]]
+    [test] = paired_tests(finished.folder, by="head", n_resamples=50, n_permutations=49).to_dict("records")
+    assert test["difference"] == pytest.approx(means[0] - means[1])
 
 
 def test_the_summary_holds_tables_and_figures(finished: WordRun) -> None:

@@ -94,6 +94,17 @@ def test_everything_reported_equals_counting_it_again(
     assert np.array_equal(decoded, result.predictions["test"])
 
 
+def test_the_predictions_of_every_seed_are_there_to_be_compared(
+    found: tuple[HeadResult, Path], cache: PlantedCache, task: WordTask, tmp_path: Path
+) -> None:
+    result, data = found[0], WordLatents(cache, task)
+    for split in task.splits:
+        values = [tag_scorer(data, split).score(row) for row in result.scored[split]]
+        assert values == pytest.approx(result.summary[split]["span-f1"].values)
+        assert np.array_equal(result.scored[split][0], result.predictions[split])
+    assert not evaluate(setting(cache, task, tmp_path), max_epochs=1).scored
+
+
 def test_the_history_holds_the_best_epoch(found: tuple[HeadResult, Path]) -> None:
     for entry in found[0].seeds:
         assert len(entry["history"]) <= OPTIONS["max_epochs"]

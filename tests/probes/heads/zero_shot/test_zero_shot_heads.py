@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, v_measure_score
 from sklearn.metrics.pairwise import cosine_similarity
 
 from extract.errors import HeadError, TaskError, UnknownNameError
@@ -43,6 +43,17 @@ def test_a_perfect_encoder_scores_one_at_its_layer(kind: str, tmp_path: Path) ->
     assert result.chosen["layer"] == PLANTED
     for metric in task.metrics:
         assert result.summary["test"][metric].mean == pytest.approx(1.0), metric
+
+
+def test_the_clusters_of_every_seed_are_there_to_be_compared(tmp_path: Path) -> None:
+    task = KINDS["clustering"][0]()
+    setting = make_setting(plant_task(tmp_path, task, noise=3.0), task, tmp_path / "heads", seeds=(0, 1, 2))
+    result = evaluate("layer-clusters", {}, setting)
+    values = [v_measure_score(task.labels("test"), row) for row in result.scored["test"]]
+    assert values == pytest.approx(result.summary["test"]["v-measure"].values)
+    assert len(set(values)) == 3
+    names = result.names["test"]
+    assert {names[code].split()[0] for code in result.scored["test"].ravel()} == {"cluster"}
 
 
 @pytest.mark.parametrize("kind", ["retrieval", "odd-one-out"])
