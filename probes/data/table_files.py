@@ -497,7 +497,8 @@ def check_label(column: str, value: object, missing: Sequence[str] = MISSING_LAB
         value = int(value)
     if isinstance(value, str):
         value = value.strip()
-    if value is None or value == "" or value in missing or (isinstance(value, float) and math.isnan(value)):
+    is_named = not isinstance(value, bool) and str(value) in missing  # the names are texts, and a label may be -1
+    if value is None or value == "" or is_named or (isinstance(value, float) and math.isnan(value)):
         raise missing_value("label", column, value, "but a class is needed")
     if isinstance(value, list | tuple):
         need = "but one class per row is needed: cut a multi-label task into one yes/no task per label"

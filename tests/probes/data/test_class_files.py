@@ -319,6 +319,13 @@ def test_a_missing_label_is_counted_and_can_be_dropped(label: str, tmp_path: Pat
     )
 
 
+def test_a_number_can_be_listed_as_missing(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"text {k}", "label": [0, 1, -1, -1.0][k % 4]}) for k in range(80)]
+    task = read_class_files(save(tmp_path / "a.jsonl", rows), missing_labels=["-1"], bad_rows="drop")
+    assert task.class_names == ("0", "1")
+    assert any("40 of 80 rows dropped (missing label: 40" in note for note in task.notes)
+
+
 @pytest.mark.parametrize("label", ["none", "NA"])
 def test_what_may_be_a_class_is_one_unless_it_is_listed(label: str, tmp_path: Path) -> None:
     rows = [HEADER, *GOOD, *(f"text {label} {k},{label}" for k in range(40))]
