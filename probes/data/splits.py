@@ -43,16 +43,24 @@ def name_splits(
 ) -> dict[str, Table]:
     """Name the splits of a repository as train, validation and test.
 
-    `splits` maps a split to its name in the repository; None takes the usual names and leaves other splits out. `hint`
-    is advice where no split has a usual name, as the end of a sentence.
+    `splits` maps a split to its name in the repository; None takes the usual names, `validation` before an alias such
+    as `dev`, and leaves other splits out. `hint` is advice where no split has a usual name, or several have one, as the
+    end of a sentence.
     """
     if splits is None:
-        named: dict[str, Table] = {split: tables[name] for name in tables if (split := canonical_split(name))}
-        if not named:
+        usual: dict[str, list[str]] = {}
+        for name in tables:
+            if split := canonical_split(name):
+                usual.setdefault(split, []).append(name)
+        if not usual:
             raise TaskError(
                 f"{source} has no split named train, validation or test; its splits: {', '.join(tables)}{hint}."
             )
-        return named
+        for wanted, alike in usual.items():
+            if len(alike) > 1 and wanted not in alike:
+                advice = hint or "; give local files, one for each split"
+                raise TaskError(f"{source} has more than one {wanted} split, {' and '.join(alike)}{advice}.")
+        return {wanted: tables[wanted if wanted in alike else alike[0]] for wanted, alike in usual.items()}
     if not isinstance(splits, Mapping) or not splits:
         raise TaskError(f"`splits` is {splits!r}, but a mapping is needed, such as {{train: train, test: unseen}}.")
     for name in splits.values():

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.data.splits import SplitRule, draw_missing, draw_order, hold_out, rare_classes, split_three_ways
+from probes.data.splits import (
+    SplitRule,
+    draw_missing,
+    draw_order,
+    hold_out,
+    name_splits,
+    rare_classes,
+    split_three_ways,
+)
 
 sizes = st.lists(st.integers(3, 60), min_size=1, max_size=8)
 
@@ -163,3 +171,18 @@ def test_groups_are_held_out_by_their_share(share: float) -> None:
     few = [f"g{k % 12}" for k in range(240)]  # as near as so few groups come
     assert abs(hold_out(np.arange(240) % 2, share=share, seed=0, groups=few).mean() - share) < 0.11
     assert not {groups[k] for k in np.flatnonzero(marked)} & {groups[k] for k in np.flatnonzero(~marked)}
+
+
+@pytest.mark.parametrize("names", ["dev validation train", "train validation dev val"])
+def test_a_split_of_the_exact_name_goes_before_an_alias(names: str) -> None:
+    tables = {name: name for name in names.split()}
+    assert name_splits(tables, "a set") == {"train": "train", "validation": "validation"}
+    assert name_splits({"train": "", "val": "its rows"}, "a set")["validation"] == "its rows"
+
+
+def test_two_aliases_of_one_split_are_refused() -> None:
+    tables = dict.fromkeys(("train", "dev", "val"), "")
+    with pytest.raises(TaskError, match="a set has more than one validation split, dev and val; give local files"):
+        name_splits(tables, "a set")
+    with pytest.raises(TaskError, match="dev and val; name them with `splits`"):
+        name_splits(tables, "a set", hint="; name them with `splits`")
