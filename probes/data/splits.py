@@ -302,6 +302,11 @@ def hold_out_any(
     groups = shuffle_groups(np.arange(n_rows), copies or range(n_rows), seed)
     marked = np.zeros(n_rows, dtype=bool)
     marked[take_groups(groups[::-1], n_held)] = True
+    if marked.all():
+        raise TaskError(
+            f"{n_rows} training sentences, {len(groups)} of them different, are too few to hold some out for "
+            "validation: add sentences, or give a validation split."
+        )
     return marked
 
 

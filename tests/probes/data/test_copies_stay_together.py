@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from extract.errors import TaskError
 from probes.data.splits import hold_out, hold_out_any, split_three_ways
 from probes.data.task import Task, plain_form
 from probes.data.task_table import load_task
@@ -146,3 +147,11 @@ def test_a_file_of_one_document_is_split_by_sentences(tmp_path: Path) -> None:
     task = load_task("word-files", files=str(path), columns=["word", "tag"], tags="tag", metric="accuracy")
     assert task.n_rows() == {"train": 32, "validation": 4, "test": 4}
     assert any("the file marks 1 of the three documents that could stay whole" in note for note in task.notes)
+
+
+@pytest.mark.parametrize("n_others", [0, 1])
+def test_sentences_too_alike_to_hold_some_out_are_refused(n_others: int) -> None:
+    copies = ["same"] * 20 + ["other"] * n_others
+    with pytest.raises(TaskError, match=rf"{len(copies)} training sentences, {n_others + 1} of them different,"):
+        for seed in range(5):  # the others may be drawn first
+            hold_out_any(len(copies), fraction=0.1, seed=seed, copies=copies)
