@@ -431,6 +431,11 @@ def _keep_official(
     # numbered by train alone: a class that only test has would move the numbers, and with them the draw
     _, codes = np.unique(np.asarray(labels, dtype=np.int64)[train], return_inverse=True)
     marked = hold_out(codes, share=rule.validation_fraction, seed=rule.seed, groups=groups, copies=copies)
+    if not marked.any():
+        raise TaskError(
+            f"task {task!r} has {len(train)} training rows, no two different ones of a class, so none can become "
+            "validation: add rows, give a validation split, or set `split: given` to do without."
+        )
     method = ("stratified by class" if groups is None else "groups kept whole") + (WITH_COPIES if copies else "")
     note = f"{SPLIT_NOTE}{marked.sum()} of {len(train)} training rows to validation with seed {rule.seed}, {method}"
     return {"train": train[~marked], "validation": train[marked], "test": parts["test"]}, note

@@ -319,6 +319,16 @@ def test_a_missing_label_is_counted_and_can_be_dropped(label: str, tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize("train", [["a,x", "b,y"], ["a,x", "A.,x", "b,y"]])
+def test_training_rows_of_which_none_can_become_validation_are_refused(train: list[str], tmp_path: Path) -> None:
+    files = {
+        "train": save(tmp_path / "train.csv", [HEADER, *train]),
+        "test": save(tmp_path / "test.csv", [HEADER, "c,x", "d,y"]),
+    }
+    assert f"{len(train)} training rows, no two different ones of a class" in fails(files)
+    assert counts(read_class_files(files, split="given")) == {"train": len(train), "test": 2}
+
+
 def test_a_number_can_be_listed_as_missing(tmp_path: Path) -> None:
     rows = [json.dumps({"text": f"text {k}", "label": [0, 1, -1, -1.0][k % 4]}) for k in range(80)]
     task = read_class_files(save(tmp_path / "a.jsonl", rows), missing_labels=["-1"], bad_rows="drop")
