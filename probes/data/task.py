@@ -27,6 +27,8 @@ from probes.data.table_files import (
     CheckedRow,
     Columns,
     RawTable,
+    check_table,
+    check_text,
     gather_columns,
     read_lines,
     read_number,
@@ -594,12 +596,26 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
 def load_text_file(file: str | Path, *, column: str = "text") -> Corpus:
     """Read texts of a file in their order: one per line of .txt, or a column of CSV, TSV, JSON Lines or Parquet."""
     path = Path(file).expanduser()
-    return make_corpus(path.stem, str(path), read_texts(path, column=column))
+    texts = read_lines(path) if path.suffix.lower() == ".txt" else _column(read_raw(path), column)
+    return make_corpus(path.stem, str(path), texts)
 
 
 def read_texts(path: Path, *, column: str = "text") -> list[str]:
-    """Read the texts of a file in their order, with repeats, as `load_text_file`."""
-    return read_lines(path) if path.suffix.lower() == ".txt" else _column(read_raw(path), column)
+    """Read the texts of a file in their order, with repeats: one per line of .txt, or a column with a text in each row.
+
+    A row without one, or that cannot be read, is an error, as the texts after it would be those of other rows.
+    """
+    if path.suffix.lower() == ".txt":
+        return read_lines(path)
+    table = read_raw(path)
+    if column not in table.columns:
+        raise unknown_column(column, table, hint=NAME_COLUMN)
+    return check_table(table, [column], lambda row: _check_cell(column, row.values.get(column)), bad_rows=None)[0]
+
+
+def _check_cell(column: str, value: object) -> str:
+    """Return a text that is not blank; numbers become texts."""
+    return check_text(column, value if value is None else str(value))
 
 
 def load_hub_texts(

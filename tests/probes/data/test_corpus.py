@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
 from probes.data.table_files import quiet_datasets
-from probes.data.task import load_corpus, load_generics, load_hub_texts, load_text_file
+from probes.data.task import load_corpus, load_generics, load_hub_texts, load_text_file, read_texts
 from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.runs.run_config import PretrainingSpec
 
@@ -108,6 +108,27 @@ def test_a_text_file_has_a_text_a_line(tmp_path: Path) -> None:
     assert found.lines == (*TEXTS, "tab\tinside")
     assert (found.name, found.source) == ("notes", str(file))
     assert load_corpus("text-file", 4, {"file": str(file)}).lines == tuple(TEXTS[:4])
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("a.csv", ["text,id", "one,1", "two, with a comma,2", "three,3"], "a.csv, line 3: wrong number of columns: 3"),
+        ("a.csv", ["text,id", "one,1", " ,2"], "a.csv, line 3: column 'text' holds ' '"),
+        ("a.jsonl", ['{"text": "one"}', '{"text": null}'], "a.jsonl, line 2: column 'text' is missing"),
+        ("a.jsonl", ['{"text": "one"}', "{broken"], "a.jsonl, line 2: '{broken' is not JSON"),
+    ],
+)
+def test_a_row_of_a_table_without_a_text_is_named(name: str, lines: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(TaskError) as caught:
+        read_texts(tmp_path / name)
+    assert message in str(caught.value)
+
+
+def test_the_texts_of_a_table_are_those_of_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": 2}\n{"text": "one"}\n', encoding="utf-8")
+    assert read_texts(tmp_path / "a.jsonl") == ["one", "2", "one"]
 
 
 def test_a_line_ends_at_a_line_break_and_nowhere_else(tmp_path: Path) -> None:
