@@ -179,6 +179,11 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
         return selection_of(self.task, self.options, has_choice=len(self.channels.names) * len(self.options.Cs) > 1)
 
     @property
+    def fit_inputs(self) -> list[object]:
+        """Add what folds keep whole, where that is more than groups."""
+        return [*super().fit_inputs, *fold_inputs(self.task, self.selection)]
+
+    @property
     def default(self) -> tuple[int, int]:
         """Position of the highest layer and of the C nearest 1."""
         return len(self.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
@@ -198,7 +203,7 @@ class LogisticHead(ClassLayerHead[LinearProbe]):
     @cached_property
     def folds(self) -> Bool[Tensor, "F N"]:
         """The training rows of each fold."""
-        options, groups = self.options, self.task.groups("train")
+        options, groups = self.options, self.task.units("train")
         return stratified_folds(training_codes(self.task), n_folds=options.folds, seed=options.seed, groups=groups)
 
     def solve(self, chunk: Mapping[str, Tensor]) -> tuple[LogisticFit, Float[np.ndarray, "l C"]]:
@@ -270,8 +275,14 @@ def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) ->
         return NO_CHOICE
     if "validation" in task.splits:
         return "validation"
-    check_folds(codes, n_folds=options.folds, groups=task.groups("train"), class_names=names)
+    check_folds(codes, n_folds=options.folds, groups=task.units("train"), class_names=names)
     return f"{options.folds}-fold cross-validation on train"
+
+
+def fold_inputs(task: ClassTask | NumberTask, selection: str) -> list[object]:
+    """Name what folds of train keep whole where rows share a text; ids of other fits hold nothing of folds."""
+    is_more = "cross-validation" in selection and task.units("train") != task.groups("train")
+    return ["folds of units"] if is_more else []
 
 
 # A logistic probe of few rows of each class, drawn several times: how mteb scores its classification tasks.
@@ -507,7 +518,7 @@ class RidgeHead(LayerHead[RidgeProbe]):
             raise TaskError(
                 f"task {task.name!r} has only {' and '.join(task.splits)}; add train, and validation or test rows."
             )
-        n_units = len(set(task.groups("train") or range(len(task.rows("train")))))
+        n_units = len(set(task.units("train") or range(len(task.rows("train")))))
         folds = resolved.options.folds
         if "validation" not in task.splits and n_units < folds:
             raise HeadError(f"train has {n_units} rows or groups for {folds} folds; give more rows, or fewer folds.")
@@ -524,6 +535,11 @@ class RidgeHead(LayerHead[RidgeProbe]):
             "validation" if "validation" in self.task.splits else f"{self.options.folds}-fold cross-validation on train"
         )
 
+    @property
+    def fit_inputs(self) -> list[object]:
+        """Add what folds keep whole, where that is more than groups."""
+        return [*super().fit_inputs, *fold_inputs(self.task, self.selection)]
+
     def fit(self) -> Fitted[RidgeProbe]:
         """Fit every layer and alpha."""
         surface = np.array([self.score(layer) for layer in range(len(self.channels.names))])
@@ -535,7 +551,7 @@ class RidgeHead(LayerHead[RidgeProbe]):
 
     def score(self, layer: int) -> Float[np.ndarray, " A"]:
         """Correlate the predictions of every alpha at a layer, on validation or on what folds of train leave out."""
-        latents, options, groups = self.read(layer, "train"), self.options, self.task.groups("train")
+        latents, options, groups = self.read(layer, "train"), self.options, self.task.units("train")
         if "validation" in self.task.splits:
             predicted = self.fit_rows(latents).predict(self.read(layer, "validation"))
             return pearson(predicted.numpy(), self.task.numbers("validation"))

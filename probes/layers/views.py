@@ -185,7 +185,7 @@ def _text_rows(
     index = _sample(n_train, most_rows)
     return LayerRows(
         channels.names,
-        rows_of_split("train", index, number_units(task.groups("train"), n_train)[index], gold[0][index]),
+        rows_of_split("train", index, number_units(task.units("train"), n_train)[index], gold[0][index]),
         rows_of_split(split, np.arange(n_scored), number_units(task.units(split), n_scored), gold[1]),
         0,
         _first_output,

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.data.class_task import ClassTask, assemble_task, load_class_sample
+from probes.data.class_task import ClassTask, NumberTask, assemble_task, load_class_sample
 from probes.data.table_files import FileRows
 from probes.fitting.saved_fits import SavedHead
 from probes.heads.layer_head import Choice, load_head
-from probes.heads.linear_probes import LinearProbe, ProbeOptions, fit_probes
+from probes.heads.linear_probes import LinearProbe, ProbeOptions, fit_probes, fold_inputs
 from probes.heads.result import HeadResult
-from probes.latents.text_latents import Channels, ClassFeatures, join_pair
+from probes.latents.text_latents import Channels, ClassFeatures, channels_of, join_pair
+from probes.layers.views import LAYER_ROWS
 from probes.logistic.problem import LogisticFit
 from probes.logistic.solver import fit_logistic
 from tests.probes.data.planted_classes import make_class_task, plant_classes, row_of, with_new_class
@@ -258,6 +259,34 @@ def test_without_validation_folds_of_train_decide(groups: int, tmp_path: Path) -
     assert found.result.chosen["layer"] == PLANTED
     assert 0.7 < found.result.chosen["score"] <= 1.0
     assert found.accuracy() > 0.8
+
+
+@pytest.mark.parametrize("head", ["logistic-probe", "ridge-probe"])
+def test_folds_keep_copies_of_a_text_together(head: str, tmp_path: Path) -> None:
+    rng, texts, is_class = np.random.default_rng(0), [f"text {k}" for k in range(60)], head == "logistic-probe"
+    gold: dict[str, list[Any]] = {"number": rng.normal(size=60).tolist()}
+    if is_class:
+        gold = {"label": rng.integers(0, 2, 60).tolist(), "row": list(range(60))}
+    test = {"text": [f"test {k}" for k in range(60)], **gold}
+    once, thrice = (
+        {"train": {name: column * n for name, column in {"text": texts, **gold}.items()}, "test": test} for n in (1, 3)
+    )
+
+    def task_of(columns: dict[str, Any]) -> ClassTask | NumberTask:
+        if is_class:
+            return ClassTask("copied", ClassTask.hold(columns), ("no", "yes"), ("accuracy",), "made up")
+        return NumberTask("copied", NumberTask.hold(columns), "made up")
+
+    task = task_of(thrice)
+    latents = np.random.default_rng(3).normal(size=(3, 120, 40)).astype(np.float32)  # which say nothing of the gold
+    cache = write_latents(tmp_path / "c.h5", list(task.texts()), {"mean": latents})
+    result = evaluate(head, {}, make_setting(cache, task, tmp_path / "heads"))
+    assert "cross-validation" in result.selection
+    assert result.selection_score < 0.65
+    assert fold_inputs(task, result.selection) == ["folds of units"]
+    assert fold_inputs(task, "validation") == fold_inputs(task_of(once), result.selection) == []
+    rows = LAYER_ROWS[task.kind](cache, task, channels_of(cache, "mean"), "test", task.metrics[0], 1000)
+    assert np.array_equal(rows.train.units, np.tile(np.arange(60), 3))
 
 
 def test_one_layer_and_one_strength_leave_nothing_to_choose(tmp_path: Path) -> None:
