@@ -348,6 +348,11 @@ def _draw(
     rng = np.random.default_rng(seed)
     drawn = np.sort(rng.permutation(len(rows))[:most_rows])
     _, texts = np.unique(keys[drawn, :2], axis=0, return_inverse=True)
+    if not texts.any():
+        raise CacheError(
+            f"all {len(drawn)} words of cache {cache.path.name!r} that would be drawn are of one text; needed: words "
+            "of two texts or more, which intervals leave out in turn."
+        )
     turn = rng.permutation(texts.max() + 1) % N_GROUPS  # words of a text go together
     return Sample(cache, rows[drawn], turn[texts.ravel()])
 
@@ -600,7 +605,7 @@ def _all_cka(
 ) -> tuple[Float[np.ndarray, "L M"], Float[np.ndarray, "G L M"]]:
     """Compare every layer of the first list with every layer of the last, on all rows and without each group."""
     similarities = []
-    for number in (-1, *range(N_GROUPS)):
+    for number in (-1, *np.unique(groups)):
         rest = np.flatnonzero(groups != number)
         units = [np.stack([unit_kernel(layer[np.ix_(rest, rest)]) for layer in part]) for part in kernels]
         similarities.append(units[0] @ units[-1].T)

@@ -17,6 +17,7 @@ from probes.layers.geometry import (
     mean_cosine,
     measure_geometry,
     norm_profile,
+    similarity_of_layers,
 )
 from probes.metrics.bootstrap import Resampling
 from tests.extract.word_stores import words, write_word_cache
@@ -76,6 +77,15 @@ def test_words_of_a_text_are_left_out_together(tmp_path: Path) -> None:
     assert len(draw_sample(cache, texts=texts[:10], most_rows=1000, seed=0)) == 40
     frame = measure_geometry(cache, measures=["intrinsic-dimension"], layers=["final_norm"])
     assert frame["value"].notna().all()
+
+
+def test_words_of_one_text_are_refused(tmp_path: Path) -> None:
+    write_word_cache(tmp_path / "one.h5", [words([f"w{k}" for k in range(60)])], [(0, 0, 60)])
+    message = r"all 60 words of cache 'one.h5' that would be drawn are of one text; needed: words of two"
+    with pytest.raises(CacheError, match=message):
+        measure_geometry(tmp_path / "one.h5")
+    with pytest.raises(CacheError, match=message):
+        similarity_of_layers(tmp_path / "one.h5")
 
 
 def test_unknown_measures_and_few_rows_are_refused(cache: LatentCache) -> None:

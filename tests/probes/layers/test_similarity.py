@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from extract.errors import CacheError, ConfigError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.layers.geometry import SIMILARITY_COLUMNS, linear_cka, similarity_of_layers
+from probes.layers.geometry import SIMILARITY_COLUMNS, jackknife, linear_cka, similarity_of_layers
 from tests.extract.word_stores import words, write_word_cache
 from tests.probes.planted_latents import write_latents
 
@@ -129,6 +129,17 @@ def test_words_without_a_latent_are_left_out(tmp_path: Path) -> None:
     cache = LatentCache(tmp_path / "cut.h5")
     assert np.flatnonzero(~cache.has_latent).tolist() == [3, 9]
     assert set(similarity_of_layers(cache)["n_rows"]) == {46}
+
+
+def test_an_interval_leaves_out_the_groups_that_there_are(tmp_path: Path) -> None:
+    texts = [words([f"w{text} {k}" for k in range(20)]) for text in range(3)]
+    write_word_cache(tmp_path / "three.h5", texts, [(text, 0, 20) for text in range(3)])
+    cache = LatentCache(tmp_path / "three.h5")
+    row = similarity_of_layers(cache, layers=["embedding", "final_norm"]).iloc[1]
+    x, y = (cache.layer(layer, "mean").float().numpy() for layer in ("embedding", "final_norm"))
+    rows = np.arange(60) // 20
+    without = np.array([linear_cka(x[rows != text], y[rows != text]) for text in range(3)])
+    assert (row.low, row.high) == pytest.approx(jackknife(linear_cka(x, y), without)[1:], abs=1e-4)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
