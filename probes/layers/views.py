@@ -199,8 +199,11 @@ def _word_rows(
     del metric  # that of the task
     data = WordLatents(cache, task, pooling=channels.pooling, layers=channels.layers)
 
-    def rows_of_split(name: str, most: int) -> tuple[ProbeRows, Int[np.ndarray, " N"]]:
-        """Return rows of the words that have a latent, at most so many, and their positions in the split."""
+    def rows_of_split(name: str, most: int, units_of: Sequence[str] | None) -> tuple[ProbeRows, Int[np.ndarray, " N"]]:
+        """Return rows of the words that have a latent, at most so many, and their positions in the split.
+
+        The unit of a word is that of its sentence, or its sentence.
+        """
         part = data.split(name)
         with_latent = np.flatnonzero(part.has_latent)
         index = with_latent[_sample(len(with_latent), most)]
@@ -213,13 +216,14 @@ def _word_rows(
                 latents[np.searchsorted(index, words[is_used])] = batch.latents[0].numpy()[is_used]
             return latents
 
-        sentences = np.repeat(np.arange(len(part.offsets) - 1), np.diff(part.offsets))
+        n_sentences = len(part.offsets) - 1
+        sentences, units = np.repeat(np.arange(n_sentences), np.diff(part.offsets)), number_units(units_of, n_sentences)
         ids = data.gold(name).ids[index]
         gold = np.where(ids < len(data.classes), ids, -1)
-        return ProbeRows(lambda k: features(k)[None], features, gold, sentences[index]), index
+        return ProbeRows(lambda k: features(k)[None], features, gold, units[sentences[index]]), index
 
-    train, _ = rows_of_split("train", most_rows)
-    scored, positions = rows_of_split(split, data.split(split).n_words)
+    train, _ = rows_of_split("train", most_rows, None)
+    scored, positions = rows_of_split(split, data.split(split).n_words, task.units(split))
     n_words = data.split(split).n_words
 
     def decide(outputs: NDArray[np.float64]) -> Int[np.ndarray, "M W"]:

@@ -4,8 +4,10 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 from extract.errors import HeadError
+from probes.latents.text_latents import channels_of
 from probes.layers.study import shapley_values
 from probes.layers.views import (
+    LAYER_ROWS,
     PENALTIES,
     Readout,
     learn_mix,
@@ -14,6 +16,7 @@ from probes.layers.views import (
     predict_sets,
     reduce_layer,
 )
+from tests.probes.heads.words.planted_words import make_task, plant
 from tests.probes.layers.planted_rows import planted_rows
 
 
@@ -147,3 +150,12 @@ def test_a_mix_weighs_the_planted_layer_most(n_classes: int) -> None:
     assert np.allclose(weights.sum(1), 1, atol=1e-6)
     assert (weights.argmax(1) == 1).all()
     assert weights[:, 1].min() > 0.5
+
+
+def test_words_of_a_document_are_one_unit_of_bits() -> None:
+    task = make_task(n_documents=12, metric="accuracy")
+    cache = plant(task)
+    rows = LAYER_ROWS["words"](cache, task, channels_of(cache, "mean"), "test", "accuracy", 1000)
+    n_words = [len(words) for words in task.splits["test"]["words"]]
+    assert rows.scorer.unit == "documents"
+    assert rows.scored.units.tolist() == np.repeat(np.arange(30) % 12, n_words).tolist()
