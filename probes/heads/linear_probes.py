@@ -54,6 +54,7 @@ class ProbeOptions:
         check_strengths(self.Cs)
         require_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
         require_counts(self, "folds", least=2)
+        require_counts(self, "seed", least=0)
         self.solver()
 
     def solver(self, *, device: str = "cpu") -> SolverOptions:
@@ -305,6 +306,7 @@ class FewShotOptions:
 
     def __post_init__(self) -> None:
         require_counts(self, "draws", "rows", "max_iterations")
+        require_counts(self, "seed", least=0)
         if not 0 < self.C < float("inf"):
             raise HeadError(f"C is {self.C}; allowed: a number above 0.")
 
@@ -435,6 +437,7 @@ class RidgeOptions:
         if not self.alphas or not all(0 < alpha < np.inf for alpha in self.alphas):
             raise HeadError(f"alphas are {list(self.alphas)}; allowed: one or more finite numbers above 0.")
         require_counts(self, "folds", least=2)
+        require_counts(self, "seed", least=0)
 
 
 class RidgeProbe(nn.Module):

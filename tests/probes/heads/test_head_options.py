@@ -206,3 +206,9 @@ def test_checking_options_draws_nothing() -> None:
 def test_a_whole_number_keeps_its_digits() -> None:
     options: Any = resolve_head("few-shot-probe", {"seed": 2**53 + 1}).options
     assert options.seed == 2**53 + 1
+
+
+@pytest.mark.parametrize("head", ["logistic-probe", "few-shot-probe", "ridge-probe"])
+def test_a_negative_seed_is_refused_before_anything_is_extracted(head: str) -> None:
+    with pytest.raises(HeadError, match="seed is -1; allowed: a whole number of at least 0"):
+        resolve_head(head, {"seed": -1})
