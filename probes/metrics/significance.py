@@ -32,8 +32,8 @@ def bootstrap_p_value(gap: float, gaps: Float[np.ndarray, " R"]) -> float:
     """Test whether a difference is 0, two-sided, by its paired resamples, those of the interval of `difference`.
 
     The p-value is the share of resampled differences, shifted to a mean of 0, that are as far from 0 as the difference.
-    It is below 0.05 where the interval of 95 % excludes 0, and never below `1 / (R + 1)`. Resamples without a value are
-    left out; NaN where no resample has one.
+    Where it is below 0.05 the interval of 95 % excludes 0, but not always the other way round, and it is never below
+    `1 / (R + 1)`. Resamples without a value are left out; NaN where no resample has one.
     """
     gaps = gaps[np.isfinite(gaps)]
     if not (len(gaps) and np.isfinite(gap)):
