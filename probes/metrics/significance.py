@@ -288,12 +288,12 @@ def centre_of_gravity(values: Float[np.ndarray, "*S L"], depths: Float[np.ndarra
 
     This is the expected layer of Tenney et al. (2019): sum of l * delta_l over the sum of delta_l. Where each layer is
     scored alone, delta_l is the gain of the best score up to l over the best below l, so that it is never negative; the
-    lowest layer has none. NaN where no layer gains.
+    lowest layer has none, and a layer without a score, or with none below it, gains nothing. NaN where no layer gains.
 
     Example:
         >>> float(centre_of_gravity(np.array([0.0, 0.5, 0.25, 1.0]), np.array([0.0, 1.0, 2.0, 3.0])))
         2.0
     """
     gains = np.diff(np.fmax.accumulate(values, axis=-1), axis=-1)
-    total = gains.sum(axis=-1)
-    return np.asarray((gains * depths[1:]).sum(axis=-1) / np.where(total > 0, total, np.nan))
+    total = np.nansum(gains, axis=-1)
+    return np.asarray(np.nansum(gains * depths[1:], axis=-1) / np.where(total > 0, total, np.nan))

@@ -41,3 +41,5 @@ def test_the_centre_is_where_the_score_is_gained() -> None:
     assert many.tolist() == [0.75, 0.625]
     missing = np.array([0.1, np.nan, 0.1, 0.6, 0.6])
     assert float(centre_of_gravity(missing, depths)) == 0.75
+    assert float(centre_of_gravity(np.array([np.nan, 0.1, 0.1, 0.6, 0.6]), depths)) == 0.75
+    assert np.isnan(centre_of_gravity(np.full(5, np.nan), depths))
