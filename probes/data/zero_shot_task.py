@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -454,17 +454,18 @@ def read_odd_files(
     """Read questions of several sentences, of which one uses a word in another sense.
 
     There is a row for each sentence: the name of its question, the sentence with the word in [brackets], and in the
-    column `odd` 1 for the sentence with the other sense, else 0.
+    column `odd` 1 for the sentence with the other sense, else 0. A question with a bad sentence is dropped as a whole.
     """
-    fields: Fields = {
-        "id": (question, check_group),
-        "marked": (sentence, check_marked),
-        "odd": (odd, partial(check_gold, limits=(0.0, 1.0))),
-    }
-    file_rows = read_rows(files, fields, options)
-    questions = []
+    fields: Fields = {"marked": (sentence, check_marked), "odd": (odd, partial(check_gold, limits=(0.0, 1.0)))}
+    if options.bad_rows == "drop":  # the whole question, below
+        fields = {name: (column, partial(_none_if_bad, check)) for name, (column, check) in fields.items()}
+    file_rows = read_rows(files, {"id": (question, check_group), **fields}, options)
+    questions, n_dropped = [], 0
     for (split, question_name), rows in _by_id(file_rows.rows).items():
         location = rows[0].location
+        if any(value is None for row in rows for value in row.values.values()):
+            n_dropped += 1
+            continue
         answers = [index for index, row in enumerate(rows) if row.values["odd"] == 1]
         if len(answers) != 1:
             raise TaskError(
@@ -473,7 +474,19 @@ def read_odd_files(
         sentences, starts, ends = map(list, zip(*(row.values["marked"] for row in rows), strict=True))
         values = {"id": question_name, "sentences": sentences, "starts": starts, "ends": ends, "answer": answers[0]}
         questions.append(CheckedRow(values, split, location))
-    return build_task(OddOneOutTask, file_rows._replace(rows=questions), name=name, options=options)
+    if not questions:
+        raise TaskError(f"{file_rows.source}: every question has a bad sentence, so no question is left: fix the file.")
+    dropped = f"{n_dropped} of {n_dropped + len(questions)} questions dropped: they have a bad sentence"
+    notes = (*file_rows.notes, *([dropped] if n_dropped else []))
+    return build_task(OddOneOutTask, file_rows._replace(rows=questions, notes=notes), name=name, options=options)
+
+
+def _none_if_bad(check: Callable[[str, object], object], column: str, value: object) -> object:
+    """Check a value; None for a bad one, whose row then stays and tells its question."""
+    try:
+        return check(column, value)
+    except BadRow:
+        return None
 
 
 QUOTED = re.compile(r"[“\"「『](.{1,200}?)[”\"」』]")

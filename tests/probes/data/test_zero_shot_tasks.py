@@ -325,6 +325,21 @@ def test_a_question_whose_word_is_missing_is_named_or_dropped(tmp_path: Path) ->
         read_sense_files(file, sentences=("a",))
 
 
+@pytest.mark.parametrize("bad", [{"sentence": "no mark"}, {"odd": 7}])
+def test_a_question_with_a_bad_sentence_is_dropped_as_a_whole(bad: dict[str, Any], tmp_path: Path) -> None:
+    rows = [{"question": k // 3, "sentence": f"the [bat] {k}", "odd": int(k % 3 == 2)} for k in range(36)]
+    rows[9] |= bad
+    with pytest.raises(TaskError, match="line 11"):
+        load_task("odd-files", files=str(write(tmp_path / "o.tsv", rows)))
+    task = load_task("odd-files", files=str(write(tmp_path / "o.tsv", rows)), bad_rows="drop")
+    assert sum(task.n_rows().values()) == 11
+    assert {len(row["sentences"]) for split in task.splits for row in task.rows(split)} == {3}
+    assert "1 of 12 questions dropped: they have a bad sentence" in task.notes
+    every = [{**row, "odd": 7} for row in rows]
+    with pytest.raises(TaskError, match="no question is left"):
+        load_task("odd-files", files=str(write(tmp_path / "e.tsv", every)), bad_rows="drop")
+
+
 def test_grades_of_pairs_may_have_decimal_commas(tmp_path: Path) -> None:
     rows = [f"left {k};right {k};{k % 6},5" for k in range(60)]
     (tmp_path / "pairs.csv").write_text("\n".join(["text1;text2;label", *rows]), encoding="utf-8")
