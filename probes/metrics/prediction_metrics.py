@@ -95,7 +95,7 @@ def fit_calibration(
     """Fit a calibration from `CALIBRATIONS` on validation rows; constant predictions give the mean gold.
 
     Predictions have any scale; the gold is in its own units, within the score range. `identical` is the prediction for
-    a text paired with itself, which then gets the highest score.
+    a text paired with itself, which then gets the highest score, unless a line is fitted to constant predictions.
     """
     require_name("calibration", kind, CALIBRATIONS)
     fit: Callable[..., Calibration] = fit_linear if kind == "linear" else fit_isotonic
@@ -112,7 +112,8 @@ def fit_linear(
     """Fit a straight line by least squares, through the anchor (`identical`, highest score) where there is one.
 
     Predictions at or above the anchor get the highest score whatever the slope, so an anchored line is fitted on the
-    rows below it alone; it never falls there, because no gold is above the highest score.
+    rows below it alone; it never falls there, because no gold is above the highest score. Constant predictions give the
+    mean gold whatever the anchor.
     """
     low, high = score_range
     x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
