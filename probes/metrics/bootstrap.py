@@ -185,7 +185,6 @@ def _of_correlation(
 ) -> tuple[Score, int]:
     """Return the score of resamples of rows or groups, and the number of these units."""
     require_name("metric", metric, CORRELATIONS)
-    correlate = pearson if metric == "spearman" else CORRELATIONS[metric]
     gather = _rank_draws if metric == "spearman" else _draw
     rows, target = [gather(row) for row in predicted.astype(np.float64)], gather(gold.astype(np.float64))
     units = number_units(groups, len(gold))
@@ -195,14 +194,14 @@ def _of_correlation(
     def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
         if groups is None:
             known = target(drawn)
-            return np.stack([correlate(row(drawn), known) for row in rows])
+            return np.stack([pearson(row(drawn), known) for row in rows])
         counts = sizes[drawn]
         shifts = starts[drawn] - np.cumsum(counts, axis=1) + counts  # from an index of the resample to one of `order`
         scores = []
         for shift, count in zip(shifts, counts, strict=True):  # of unequal length
             sample = order[np.repeat(shift, count) + np.arange(count.sum())]
             known = target(sample)
-            scores.append([float(correlate(row(sample), known)) for row in rows])
+            scores.append([float(pearson(row(sample), known)) for row in rows])
         return np.array(scores).T
 
     return score, len(sizes)
