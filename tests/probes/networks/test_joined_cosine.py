@@ -69,7 +69,7 @@ def test_a_score_is_the_cosine_of_the_views_side_by_side_each_of_length_one(join
             latents = torch.from_numpy(joint.cache.layer(layer, pooling).numpy()[rows.numpy()]).float()
             parts.append(torch.nn.functional.normalize(head.read_out(at)(latents.unsqueeze(0))[0], dim=-1))
         sides.append(torch.cat(parts, dim=-1))
-    expected = torch.nn.functional.cosine_similarity(*sides, dim=-1)
+    expected = torch.nn.functional.cosine_similarity(sides[0], sides[1], dim=-1)
     np.testing.assert_allclose(predict_pairs(head, joint, "test"), expected.numpy(), atol=1e-5)
     assert head.identical_similarity() == pytest.approx(1.0)
 

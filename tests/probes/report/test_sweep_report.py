@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -167,7 +168,7 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     same = replace(scores, chosen={"head": replace(choice, point=first.point, result=first.heads["head"])})
     assert "which is the reference itself" in grid_lead(same)
     assert "On validation, 1 of the 5 other points is statistically tied with it" in grid_lead(scores)
-    task = {**scores.header.task, "shared_rows": {"test": f"test: 9 of 60 rows share a text and are {TOO_NARROW}"}}
+    task: Any = {**scores.header.task, "shared_rows": {"test": f"test: 9 of 60 rows share a text and are {TOO_NARROW}"}}
     linked = replace(scores, header=replace(scores.header, task=task))
     assert "a gain whose interval is too narrow, as most rows share texts" in grid_lead(linked)
     assert any("not independent" in str(block) for block in grid_document(linked).blocks)

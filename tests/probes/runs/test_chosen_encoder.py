@@ -135,7 +135,8 @@ def test_views_that_were_chosen_together_become_one_encoder(
     folder = run(config).folder
     picked = load_run(folder).record.heads["joined-cosine"].chosen["views"]
     chosen = ChosenEncoder.of(folder)
-    assert {f"{view}/{layer}" for view, layer in dict(chosen.layer).items()} == {view["layer"] for view in picked}
+    assert isinstance(chosen.layer, dict)
+    assert {f"{view}/{layer}" for view, layer in chosen.layer.items()} == {view["layer"] for view in picked}
     encoder = Encoder.from_sweep(folder, caches=str(caches))
     assert encoder.encode(["Ice."]).shape == (1, 96)
     require_same_order(encoder, folder, "joined-cosine")
