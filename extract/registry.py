@@ -15,11 +15,12 @@ import re
 import sys
 import sysconfig
 import warnings
+from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, partialmethod
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -27,7 +28,16 @@ from inspect import unwrap
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any, NamedTuple
 
 from extract.errors import CodeError, CodeWarning, ConfigError, InputError, UnknownNameError, first_line
@@ -253,8 +263,22 @@ UNCOUNTED = (
     "__firstlineno__",
     "__static_attributes__",
     "__slotnames__",
+    "__dataclass_params__",
+    "_abc_impl",
+    "_new_member_",
 )
 """Attributes of a class that do not decide what it does."""
+OF_PYTHON = (
+    MemberDescriptorType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+    type(vars(namedtuple("Pair", "one"))["one"]),
+)
+"""Types of attributes that Python puts into a class: for its slots, the fields of a named tuple, an enumeration."""
+METHOD = ("__func__", "fget", "fset", "fdel")
+"""Where the methods and properties of a class have their functions."""
+CALLED = ("__wrapped__", "func", "pyfunc", "fget", "fset", "fdel")
+"""Where an object of a package has the function that it calls: a cached function or property, or `numpy.vectorize`."""
 Seen = dict[int, object]
 """Objects by their `id`, in the order they were met; held, so that no other object gets their number."""
 
@@ -306,7 +330,7 @@ def _inner_parts(thing: object, seen: Seen) -> Iterator[str]:
             yield from sorted(repr(item) for item in thing)
         case Mapping():
             yield from _of_items(chain(*thing.items()), seen)
-        case partial():
+        case partial() | partialmethod():
             yield from _of_items((thing.func, thing.args, thing.keywords), seen)
         case MethodType():
             yield from _of_items((thing.__func__, thing.__self__), seen)
@@ -326,10 +350,10 @@ def _of_items(items: Iterable[object], seen: Seen) -> Iterator[str]:
 
 
 def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
-    if not is_users(function.__module__ or "__main__"):
+    inner: Any = unwrap(function, stop=_is_code_of_user)  # through decorators of packages, such as torch.no_grad
+    if not is_users(function.__module__ or "__main__") and not _is_code_of_user(inner):
         yield ".".join(first_place(function.__module__, function.__qualname__))
         return
-    inner: Any = unwrap(function)
     cells = [_content(cell) for cell in inner.__closure__ or ()]
     yield from _of_items([inner.__code__, inner.__defaults__, inner.__kwdefaults__, cells], seen)
     names = _names(inner.__code__)
@@ -339,36 +363,99 @@ def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
             yield from _of_global(inner.__globals__[name], names, seen)
 
 
+def _is_code_of_user(thing: object) -> bool:
+    """Whether the user wrote a function, whatever name a decorator gave it, or the class of an object."""
+    if isinstance(thing, FunctionType):
+        return is_users(thing.__globals__.get("__name__") or "__main__")
+    if isinstance(thing, partial):
+        return _is_code_of_user(thing.func)
+    # Functions that Cython and its like compile are objects of classes that are in no file.
+    is_python = not callable(thing) or isinstance(type(thing).__call__, FunctionType)
+    return is_python and is_users(type(thing).__module__)
+
+
 def _of_class(cls: type, seen: Seen) -> Iterator[str]:
     if not is_users(cls.__module__):
         yield ".".join(first_place(cls.__module__, cls.__qualname__))
         return
+    members = getattr(cls, "__members__", ())  # of an enumeration, which lists them once more
     for name, value in sorted(vars(cls).items()):
-        inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
-        if name not in UNCOUNTED and isinstance(inner, (FunctionType, type, tuple, list, dict, set, frozenset, *PLAIN)):
+        is_listed = name in members and not isinstance(value, PLAIN)
+        if name not in UNCOUNTED and not is_listed and not isinstance(value, OF_PYTHON):
             yield name
-            yield from _parts(inner, seen)
+            yield from _of_items(_functions(value, METHOD) or [value], seen)
     yield from _of_items(cls.__bases__, seen)
+
+
+def _functions(thing: object, names: Iterable[str]) -> list[object]:
+    return [function for name in names if (function := getattr(thing, name, None)) is not None]
 
 
 def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
     """Yield the parts of an object that is no plain value, collection, function or class."""
+    package, is_of_user = type(thing).__module__.partition(".")[0], _is_code_of_user(thing)
     name = getattr(thing, "__qualname__", "") or getattr(thing, "__name__", "")
-    if name and callable(thing):
-        yield ".".join(first_place(str(getattr(thing, "__module__", "")), name))
-    elif hasattr(thing, "state_dict"):
-        plain = {key: value for key, value in vars(thing).items() if isinstance(value, PLAIN)}
-        yield from _of_items([type(thing), plain, dict(thing.state_dict())], seen)
+    if hasattr(thing, "state_dict"):
+        yield from _of_items([type(thing), _plain_settings(thing), dict(thing.state_dict())], seen)
+        if hasattr(thing, "modules"):
+            yield from _of_modules(thing, seen)
     elif hasattr(thing, "detach") or hasattr(thing, "tobytes"):
-        array = thing.detach().cpu().numpy() if hasattr(thing, "detach") else thing
-        yield f"{getattr(array, 'shape', '')} {getattr(array, 'dtype', '')} {digest_bytes(array.tobytes())}"
-    elif not hasattr(thing, "__dict__") or type(thing).__module__.partition(".")[0] in STDLIB:
-        yield "" if " at 0x" in repr(thing) else repr(thing)  # such as a path, a pattern, a logger, a torch.dtype
+        yield from _of_array(thing, seen)
+    elif package == "pandas" and (hasattr(thing, "to_records") or hasattr(thing, "to_frame")):
+        frame = thing if hasattr(thing, "to_records") else thing.to_frame()
+        yield from _of_array(frame.to_records(), seen)
+    elif called := [part for part in _functions(thing, CALLED) if not is_of_user and _is_code_of_user(part)]:
+        yield from _of_items(called, seen)
+    elif name and callable(thing) and not is_of_user:
+        yield ".".join(first_place(str(getattr(thing, "__module__", "")), name))
     elif isinstance(thing, Later):
         yield from _of_items([Later, {"place": thing.first_place, "bound": thing.bound}], seen)
-    else:
-        names = [field.name for field in fields(thing)] if is_dataclass(thing) else [*vars(thing)]  # no cached values
+    elif is_of_user or (hasattr(thing, "__dict__") and package not in STDLIB):
+        # Of a dataclass, its fields: no cached values.
+        names = [field.name for field in fields(thing)] if is_dataclass(thing) else _attributes(thing)
         yield from _of_items([type(thing), {name: getattr(thing, name) for name in names}], seen)
+    else:
+        yield "" if " at 0x" in repr(thing) else repr(thing)  # such as a path, a pattern, a logger, a torch.dtype
+
+
+def _attributes(thing: object) -> list[str]:
+    """Name the attributes of an object, those in the `__slots__` of a user's classes first."""
+    classes = [vars(cls) for cls in type(thing).__mro__ if is_users(cls.__module__)]
+    slots = [name for cls in classes for name, value in cls.items() if isinstance(value, MemberDescriptorType)]
+    return [*(name for name in slots if hasattr(thing, name)), *getattr(thing, "__dict__", ())]
+
+
+def _plain_settings(thing: object) -> dict[str, object]:
+    return {key: value for key, value in vars(thing).items() if isinstance(value, PLAIN)}
+
+
+def _of_modules(module: Any, seen: Seen) -> Iterator[str]:
+    """Yield what a module of torch computes with beside its settings and weights: inner modules and other values."""
+    of_torch = vars(import_module("torch.nn").Module())
+    for part in module.modules():
+        if part is not module:
+            yield from _of_items([type(part), _plain_settings(part)], seen)
+        others = [(name, value) for name, value in vars(part).items() if name not in of_torch]
+        yield from _of_items(chain(*(item for item in others if not isinstance(item[1], PLAIN))), seen)
+    saved = module.state_dict()
+    yield from _of_items(chain(*(item for item in module.named_buffers() if item[0] not in saved)), seen)
+
+
+def _of_array(thing: Any, seen: Seen) -> Iterator[str]:
+    """Yield the parts of a tensor or array, or of a buffer of bytes."""
+    array = thing
+    if hasattr(thing, "detach"):
+        array = thing.detach().cpu()
+        if str(thing.dtype).startswith(("torch.bfloat16", "torch.float8")):  # which NumPy lacks
+            yield str(thing.dtype)
+            array = array.unsqueeze(-1).view(import_module("torch").uint8)
+        array = array.numpy()
+    shape_and_dtype = f"{getattr(array, 'shape', '')} {getattr(array, 'dtype', '')}"
+    if getattr(getattr(array, "dtype", None), "hasobject", False):  # its bytes are addresses
+        yield shape_and_dtype
+        yield from _of_items([array.tolist()], seen)
+    else:
+        yield f"{shape_and_dtype} {digest_bytes(array.tobytes())}"
 
 
 def _of_global(value: object, names: Collection[str], seen: Seen) -> Iterator[str]:

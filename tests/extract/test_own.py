@@ -1,6 +1,7 @@
 """What users add by name: the digest of its code changes with all that it runs, and only with that."""
 
 import logging
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from extract.poolings.pooling_table import (
 from extract.poolings.poolings import index_batch, require_no_padding
 from extract.registry import (
     ADDED,
+    _parts,
     allow_code,
     describe_own,
     digest_code,
@@ -109,6 +111,205 @@ def test_what_does_not_count_leaves_it(old: str, new: str) -> None:
     assert digest_code(define(BASE.replace(old, new, 1).replace("(x * WEIGHT) +", "(x * WEIGHT) +"))) == digest_code(
         define(BASE)
     )
+
+
+EDITS = {
+    "a decorator that keeps the name of what it wraps": """
+        from functools import wraps
+        def scaled(f):
+            @wraps(f)
+            def g(x):
+                return f(x) * 2
+            return g
+        @scaled
+        def pool(x):
+            return x
+    """,
+    "one around a function of a package": """
+        import textwrap
+        from functools import wraps
+        def scaled(f):
+            @wraps(f)
+            def g(x):
+                return f(x) * 2
+            return g
+        dedent = scaled(textwrap.dedent)
+        def pool(x):
+            return dedent(x)
+    """,
+    "a decorator of a package": """
+        import torch
+        @torch.no_grad()
+        def pool(x):
+            return x * 2
+    """,
+    "a decorator that is a class": """
+        from functools import update_wrapper
+        class Scaled:
+            def __init__(self, f):
+                self.f = f
+                update_wrapper(self, f)
+            def __call__(self, x):
+                return self.f(x) * 2
+        @Scaled
+        def pool(x):
+            return x
+    """,
+    "a cached function": """
+        from functools import lru_cache
+        @lru_cache
+        def weight(n):
+            return n * 2
+        def pool(x):
+            return x * weight(3)
+    """,
+    "a function of numbers that takes arrays": """
+        import numpy
+        double = numpy.vectorize(lambda x: x * 2)
+        def pool(x):
+            return double(x)
+    """,
+    "a cached property": """
+        from functools import cached_property
+        class Pool:
+            @cached_property
+            def weight(self):
+                return 2
+            def __call__(self, x):
+                return x * self.weight
+        pool = Pool()
+    """,
+    "a cached method": """
+        from functools import cache
+        class Pool:
+            @cache
+            def weight(self):
+                return 2
+            def __call__(self, x):
+                return x * self.weight()
+        pool = Pool()
+    """,
+    "what sets a property": """
+        class Pool:
+            by = property(lambda self: self.k, lambda self, k: setattr(self, "k", k * 2))
+            def __call__(self, x):
+                self.by = x
+                return self.by
+        pool = Pool()
+    """,
+    "a tensor of a class": """
+        import torch
+        class Pool:
+            weight = torch.full((3,), 2)
+            def __call__(self, x):
+                return x * self.weight
+        pool = Pool()
+    """,
+    "a function of a class with an argument": """
+        from functools import partial
+        class Pool:
+            weigh = partial(int, base=2)
+            def __call__(self, x):
+                return self.weigh(x)
+        pool = Pool()
+    """,
+    "a slot": """
+        class Pool:
+            __slots__ = ("by",)
+            def __call__(self, x):
+                return x * self.by
+        pool = Pool()
+        pool.by = 2
+    """,
+    "a module without weights": """
+        import torch
+        net = torch.nn.Sequential(torch.nn.Softplus(2))
+        def pool(x):
+            return net(x)
+    """,
+    "a setting of a module that is no number": """
+        import torch
+        class Net(torch.nn.Module):
+            by = (1, 1)
+            def forward(self, x):
+                return x * self.by[0]
+        net = Net()
+        net.by = (2, 1)
+        def pool(x):
+            return net(x)
+    """,
+    "a buffer that is not saved": """
+        import torch
+        net = torch.nn.Module()
+        net.register_buffer("weight", torch.full((3,), 2), persistent=False)
+        def pool(x):
+            return x * net.weight
+    """,
+    "a tensor in bfloat16": """
+        import torch
+        weight = torch.full((3, 1), 2, dtype=torch.bfloat16)
+        def pool(x):
+            return x * weight
+    """,
+    "a number in a large frame": """
+        import pandas
+        frame = pandas.DataFrame({"a": range(1000), "b": "text"})
+        frame.loc[500, "a"] = 2
+        def pool(x):
+            return x * frame.a
+    """,
+    "an array of objects": """
+        import numpy
+        values = numpy.array([float("2"), "a"], dtype=object)
+        def pool(x):
+            return x * values[0]
+    """,
+}
+
+
+@pytest.mark.parametrize("source", EDITS.values(), ids=EDITS)
+def test_an_edit_counts_wherever_it_is(source: str) -> None:
+    edited = re.sub(r"\b2\b", "3", source)
+    assert edited != source
+    assert digest_code(define(source)) == digest_code(define(source))
+    assert digest_code(define(source)) != digest_code(define(edited))
+
+
+def test_what_python_adds_to_a_class_does_not_count() -> None:
+    """Digests that earlier versions recorded stay what they were."""
+    source = """
+        from abc import ABC
+        from dataclasses import dataclass
+        from enum import Enum, IntEnum
+        from typing import NamedTuple
+
+        class Base(ABC):
+            pass
+
+        @dataclass(frozen=True)
+        class Row(Base):
+            width: int = 3
+
+        class Color(Enum):
+            RED = 1
+
+        class Size(IntEnum):
+            LARGE = 1
+
+        class Pair(NamedTuple):
+            one: int
+
+        def pool(x):
+            return Row(), Color.RED, Size.LARGE, Pair(1)
+    """
+    names = ("Row", "Color", "Size", "Pair", "Base")
+    parts = {name: [*_parts(define(source, name), {})] for name in names}
+    assert "_abc_impl" not in parts["Base"]
+    assert "__dataclass_params__" not in parts["Row"]
+    assert "RED" not in parts["Color"]
+    assert "_new_member_" not in parts["Color"]
+    assert "LARGE" in parts["Size"]
+    assert "_tuplegetter" not in parts["Pair"]
 
 
 def test_values_that_code_holds_count() -> None:
