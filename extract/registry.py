@@ -302,8 +302,14 @@ def is_users(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:  # made in memory, or built into Python
         return module not in sys.builtin_module_names
+    return not file.startswith(_installed())
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """Folders of Python's own modules and of installed packages."""
     paths = sysconfig.get_paths()
-    return not any(file.startswith(paths[key] + os.sep) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return tuple(paths[key] + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def _parts(thing: object, seen: Seen) -> Iterator[str]:
@@ -350,8 +356,8 @@ def _of_items(items: Iterable[object], seen: Seen) -> Iterator[str]:
 
 
 def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
-    inner: Any = unwrap(function, stop=_is_code_of_user)  # through decorators of packages, such as torch.no_grad
-    if not is_users(function.__module__ or "__main__") and not _is_code_of_user(inner):
+    inner: Any = unwrap(function, stop=is_code_of_user)  # through decorators of packages, such as torch.no_grad
+    if not is_users(function.__module__ or "__main__") and not is_code_of_user(inner):
         yield ".".join(first_place(function.__module__, function.__qualname__))
         return
     cells = [_content(cell) for cell in inner.__closure__ or ()]
@@ -363,12 +369,14 @@ def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
             yield from _of_global(inner.__globals__[name], names, seen)
 
 
-def _is_code_of_user(thing: object) -> bool:
+def is_code_of_user(thing: object) -> bool:
     """Whether the user wrote a function, whatever name a decorator gave it, or the class of an object."""
     if isinstance(thing, FunctionType):
         return is_users(thing.__globals__.get("__name__") or "__main__")
-    if isinstance(thing, partial):
-        return _is_code_of_user(thing.func)
+    if isinstance(thing, (partial, MethodType)):
+        return is_code_of_user(thing.func if isinstance(thing, partial) else thing.__func__)
+    if isinstance(thing, type):
+        return is_users(thing.__module__)
     # Functions that Cython and its like compile are objects of classes that are in no file.
     is_python = not callable(thing) or isinstance(type(thing).__call__, FunctionType)
     return is_python and is_users(type(thing).__module__)
@@ -393,7 +401,7 @@ def _functions(thing: object, names: Iterable[str]) -> list[object]:
 
 def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
     """Yield the parts of an object that is no plain value, collection, function or class."""
-    package, is_of_user = type(thing).__module__.partition(".")[0], _is_code_of_user(thing)
+    package, is_of_user = type(thing).__module__.partition(".")[0], is_code_of_user(thing)
     name = getattr(thing, "__qualname__", "") or getattr(thing, "__name__", "")
     if hasattr(thing, "state_dict"):
         yield from _of_items([type(thing), _plain_settings(thing), dict(thing.state_dict())], seen)
@@ -404,7 +412,7 @@ def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
     elif package == "pandas" and (hasattr(thing, "to_records") or hasattr(thing, "to_frame")):
         frame = thing if hasattr(thing, "to_records") else thing.to_frame()
         yield from _of_array(frame.to_records(), seen)
-    elif called := [part for part in _functions(thing, CALLED) if not is_of_user and _is_code_of_user(part)]:
+    elif called := [part for part in _functions(thing, CALLED) if not is_of_user and is_code_of_user(part)]:
         yield from _of_items(called, seen)
     elif name and callable(thing) and not is_of_user:
         yield ".".join(first_place(str(getattr(thing, "__module__", "")), name))

@@ -50,6 +50,7 @@ from extract.decoders.fetch import MOST_BLOCKS, Located, locate_decoder
 from extract.errors import DecoderError, first_line, without_panics
 from extract.files import digest_json, digest_module, digest_tokenizer, hooks_of, read_file
 from extract.records import to_plain
+from extract.registry import digest_code, is_code_of_user
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +71,10 @@ INERT = re.compile(
 """Settings of a configuration that are known to change no latent, or are told elsewhere."""
 RARE = ("merge", "quantization", "bidirectional", "config_digest")
 """Recorded only of decoders that have it: the identities of others stay what they were."""
+LIBRARIES = ("torch", "transformers", "accelerate", "peft")
+"""Packages whose code a decoder is made of, wherever they are installed."""
+REMOTE = "transformers_modules."
+"""Package of the code that came with a checkpoint."""
 COUNTS_BLOCKS = re.compile("layers|blocks|depth")
 """Keys of config.json that say how many blocks there are, also in towers for images or sounds."""
 WINDOWS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
@@ -908,6 +913,30 @@ def digest_config(config: PreTrainedConfig) -> str:
         raise DecoderError(
             f"the configuration of the family {config.model_type!r} cannot be written as JSON ({first_line(error)}), "
             "so no cache could tell what it is of; set its values to numbers, strings and lists of them."
+        ) from error
+
+
+def digest_custom_code(decoder: Decoder) -> str:
+    """Digest what a decoder runs that no installed package has; empty for most.
+
+    That is classes of the user or of a folder with code of its own, hooks, and `forward` methods that were replaced.
+    The code of a checkpoint with a revision is known by that.
+    """
+    custom: list[tuple[str, object]] = []
+    for name, part in decoder.module.named_modules():
+        hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]
+        for thing in (type(part), vars(part).get("forward", type(part).forward), *hooks):
+            module = str(getattr(thing, "__module__", ""))
+            is_known = module.startswith(REMOTE) and decoder.description.revision
+            if is_code_of_user(thing) and module.partition(".")[0] not in LIBRARIES and not is_known:
+                custom.append((name, thing))
+    try:
+        return digest_code(custom) if custom else ""
+    except Exception as error:  # of any object that the code holds
+        raise DecoderError(
+            f"the code that {decoder.description.name!r} runs beside installed packages cannot be digested "
+            f"({first_line(error)}), so no cache could tell what it is of; take out your hooks and classes, or what "
+            "they hold."
         ) from error
 
 

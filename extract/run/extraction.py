@@ -22,7 +22,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.decoder import Decoder, count_places, load_decoder
+from extract.decoders.decoder import Decoder, count_places, digest_custom_code, load_decoder
 from extract.decoders.decoder_spec import DecoderSource, select_layers
 from extract.errors import CertificateError, ConfigError, ConfigWarning, InputError, TruncationWarning
 from extract.files import digest_bytes, digest_module, digest_rows
@@ -423,8 +423,11 @@ def describe_extraction(
         placeholder = {"seed": plan.prepend[2], "sha256": digest_bytes(state.astype("<f4").tobytes())}
     own = describe_own(own_names(plan, spec.poolings, None if words is None else words.poolings))
     poolings = {*(spec.poolings if words is None else words.poolings)}
+    about = decoder.description.to_dict()
+    if code := digest_custom_code(decoder):  # now, since hooks may come and go
+        about["code_digest"] = code
     identity = CacheIdentity(
-        decoder=decoder.description.to_dict(),
+        decoder=about,
         plan=plan.text,
         architecture=plan.architecture,
         template={**spec.template.to_dict(), "window": decoder.description.window},
@@ -443,7 +446,7 @@ def describe_extraction(
         chat=digest_chat(decoder.tokenizer) if any(t.chat != "none" for t in spec.template.members) else None,
     )
     provenance = {
-        "decoder": decoder.description.to_dict(),
+        "decoder": about,
         "device": str(decoder.device),
         # Of a tensor like the weights while they are used; offloaded ones are elsewhere meanwhile.
         "products": describe_products(

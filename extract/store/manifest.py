@@ -22,7 +22,7 @@ DECODER_IDENTITY = (
     "weight_digest",
     "tokenizer_digest",
 )
-DECODER_OPTIONS = ("merge", "quantization", "bidirectional", "config_digest")
+DECODER_OPTIONS = ("merge", "quantization", "bidirectional", "config_digest", "code_digest")
 OF_TEXTS = ("n_rows", "text_digest")
 """What differs between caches of other texts; of words also `words.n_words`."""
 STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,27 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaMLP
 
-from extract.decoders.decoder import load_decoder
+from extract.decoders.decoder import digest_custom_code, load_decoder
 from extract.errors import CacheError, CacheWarning, DecoderError, UnknownNameError
 from extract.inputs.template import InputTemplate
+from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import extract_shards
 from extract.store.cache import LatentCache, find_cache
 from extract.store.manifest import CacheIdentity, Manifest, view_identity
-from tests.extract.tiny_decoders import make_decoder, make_manifest, make_model, make_texts, make_tokenizer, write_cache
+from extract.wiring.plan_wiring import plan_in_force
+from tests.extract.tiny_decoders import (
+    FAMILIES,
+    make_decoder,
+    make_manifest,
+    make_model,
+    make_texts,
+    make_tokenizer,
+    write_cache,
+)
 
 TEXTS = make_texts(5)
 
@@ -168,6 +180,74 @@ def test_what_was_begun_without_a_digest_of_the_configuration_goes_on_as_it_is(t
     mean = ExtractionSpec(template=InputTemplate(name="prompt-eol+pretended-cot"))
     parts = [extract_latents(each, TEXTS, folder=tmp_path, spec=mean) for each in (early, decoder)]
     assert parts[0].manifest.id == parts[1].manifest.id
+
+
+def steer(by: Any, *call: Any) -> Any:
+    """Shift the output of a block."""
+    return call[2] + by
+
+
+class Doubled(LlamaMLP):
+    """A user's own part of a decoder."""
+
+    def forward(self, x: Any) -> Any:
+        """Double the output."""
+        return 2 * super().forward(x)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("change", ["hook", "hook before", "class", "forward"])
+def test_a_decoder_that_runs_code_of_the_user_is_another_one(tmp_path: Path, change: str) -> None:
+    plain, decoder = make_decoder(), make_decoder()
+    first = extract_latents(plain, TEXTS, folder=tmp_path)
+    block, mlp = decoder.blocks[0], decoder.blocks[0].get_submodule("mlp")
+    if change == "hook":
+        block.register_forward_hook(partial(steer, 3.0))
+    elif change == "hook before":
+        block.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 2, *inputs[1:]))
+    elif change == "class":
+        mlp.__class__ = Doubled
+    else:
+        mlp.forward = lambda x: x
+    second = extract_latents(decoder, TEXTS, folder=tmp_path)
+    assert first.path != second.path
+    assert "code_digest" not in first.identity.decoder
+    assert not torch.equal(first.layer("block_02", "mean"), second.layer("block_02", "mean"))
+    assert extract_latents(decoder, TEXTS, folder=tmp_path).path == second.path
+    assert extract_latents(plain, TEXTS, folder=tmp_path).path == first.path
+
+
+def test_another_hook_is_another_decoder_and_none_is_the_plain_one() -> None:
+    decoder = make_decoder()
+    digests = [digest_custom_code(decoder)]
+    for by in (1.0, 2.0):
+        handle = decoder.blocks[0].register_forward_hook(partial(steer, by))
+        digests.append(digest_custom_code(decoder))
+        handle.remove()
+    assert len({*digests}) == 3
+    assert digests[0] == digest_custom_code(decoder) == ""
+    decoder.blocks[0].register_forward_hook(partial(steer, torch.ones(1, device="meta")))
+    with pytest.raises(DecoderError, match="the code that 'in-memory' runs beside installed packages cannot be diges"):
+        digest_custom_code(decoder)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_decoder_of_transformers_runs_no_other_code(family: str) -> None:
+    decoder = make_decoder(family)
+    with plan_in_force(decoder, parse_plan("backward:1")):
+        assert digest_custom_code(decoder) == ""
+
+
+@pytest.mark.parametrize("revision", ["", "1234"])
+def test_code_of_a_checkpoint_counts_unless_its_revision_tells_it(
+    revision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = make_decoder()
+    decoder = replace(decoder, description=replace(decoder.description, revision=revision))
+    decoder.blocks[0].get_submodule("mlp").__class__ = Doubled
+    assert digest_custom_code(decoder)
+    monkeypatch.setattr(Doubled, "__module__", "transformers_modules.model.code")
+    monkeypatch.setattr(Doubled.forward, "__module__", "transformers_modules.model.code")
+    assert bool(digest_custom_code(decoder)) is not bool(revision)
 
 
 def test_a_configuration_that_is_no_json_is_refused_in_one_sentence() -> None:
