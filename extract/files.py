@@ -242,7 +242,8 @@ def digest_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
     if backend is not None:
         # Padding and truncation are settings of the last caller, which none of our calls keep.
         state = {k: v for k, v in json.loads(backend.to_str()).items() if k not in ("padding", "truncation")}
-    return digest_json([state, {key: str(value) for key, value in tokenizer.special_tokens_map.items()}])
+    splits = ["split_special_tokens"] if getattr(tokenizer, "split_special_tokens", False) else []  # not in the state
+    return digest_json([state, {key: str(value) for key, value in tokenizer.special_tokens_map.items()}, *splits])
 
 
 # --- CSV that people open in spreadsheets ---

@@ -67,6 +67,16 @@ def test_a_tokenizer_by_what_decides_its_output(changes: dict[str, bool]) -> Non
     assert digest_tokenizer(make_tokenizer(**changes)) != digest_tokenizer(make_tokenizer())
 
 
+def test_whether_a_tokenizer_splits_special_tokens_counts() -> None:
+    tokenizer = make_tokenizer()
+    whole, digest = tokenizer("x</s>y")["input_ids"], digest_tokenizer(tokenizer)
+    tokenizer.split_special_tokens = True
+    assert tokenizer("x</s>y")["input_ids"] != whole
+    assert digest_tokenizer(tokenizer) != digest
+    tokenizer.split_special_tokens = False
+    assert digest_tokenizer(tokenizer) == digest
+
+
 def test_earlier_calls_of_a_tokenizer_do_not_matter() -> None:
     tokenizer = make_tokenizer()
     before = digest_tokenizer(tokenizer)
