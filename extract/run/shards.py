@@ -19,7 +19,7 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, is_split, load_decoder
 from extract.decoders.decoder_spec import DecoderSource
 from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, NonFiniteLatentError
-from extract.files import digest_rows, open_unlinked
+from extract.files import digest_rows, open_unlinked, refuse_links
 from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_plan
@@ -44,7 +44,14 @@ from extract.run.extraction_spec import (
     require_one_reading,
 )
 from extract.store.cache import LatentCache, MeanCache, ShardedCache, ViewCache, cache_path, describe_shard, find_cache
-from extract.store.format import create_store, explain_write_error, explained_errors, locked_file, require_locks
+from extract.store.format import (
+    create_store,
+    draft_path,
+    explain_write_error,
+    explained_errors,
+    locked_file,
+    require_locks,
+)
 from extract.store.items import keep_texts, move_texts
 from extract.store.manifest import Manifest, of_all_texts, require_same
 from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
@@ -87,7 +94,7 @@ def compose_cache(
     path = cache_path(folder, manifest)
     # Rows are in another order than an extraction's, which must never resume this store half done.
     # Under this name a draft that a kill leaves behind is swept away by the next extraction of the same store.
-    draft = path.with_name(f".{path.name}.new-{os.getpid()}")
+    draft = draft_path(path)
     create_store(draft, manifest)
     try:
         with closing(StoreWriter(draft)) as writer, writer.locked():
@@ -359,8 +366,8 @@ def extract_shards(
     Raises:
         CacheIdentityError: The folder holds shards of something else or of other texts, which stay as they are.
         CacheError: A shard of an earlier call is damaged, or has the file name of another; all stay.
-        ConfigError: A window of no texts, a template that stands for several, or a decoder that is split over the
-            processes (`tp_plan`), which cannot compute different shards.
+        ConfigError: A window of no texts, a template that stands for several, drafts that are a link, or a decoder
+            that is split over the processes (`tp_plan`), which cannot compute different shards.
         IcecoreError: As `extract_latents`; finished shards stay.
     """
     require_shardable(spec, window)
@@ -561,6 +568,7 @@ class Ledger:
         self._new = ShardIndex(shared_identity(manifest.identity), manifest.provenance, window_texts)
         self._read: tuple[tuple[int, ...], ShardIndex] = (), self._new
         self._seen: dict[Path, tuple[int, float]] = {}
+        refuse_links(self.folder / DRAFTS)
         with locked_folder(self.folder):
             index = self.index
             self._unread = {shard.window for shard in index.shards}  # of earlier calls, not compared with their digests

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -254,6 +255,11 @@ def explained_errors(path: Path) -> Iterator[None]:
         raise explain_write_error(error, path) from error
 
 
+def draft_path(path: Path) -> Path:
+    """Name a new draft of a store, so that nothing can be put in its place before."""
+    return path.with_name(f".{path.name}.new-{os.getpid()}-{secrets.token_hex(4)}")
+
+
 def create_store(path: Path, manifest: Manifest) -> None:
     """Lay out an empty store at `path`, with all of its disk space, in one step that no kill can leave half done.
 
@@ -261,13 +267,13 @@ def create_store(path: Path, manifest: Manifest) -> None:
     """
     arrays = array_shapes(manifest)
     needed = sum(array.n_bytes for array in arrays.values())
-    draft = path.with_name(f".{path.name}.new-{os.getpid()}")
+    draft = draft_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep_leftovers(path)
         if free_bytes(path.parent) < needed:  # checked first: HDF5 handles a full disk badly
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with draft.open("wb") as file, locked_file(file.fileno(), waits=True):  # a leftover has no lock
+        with draft.open("xb") as file, locked_file(file.fileno(), waits=True):  # a leftover has no lock
             # Tried first, and sparse: HDF5 ends the process where it meets a limit on the size of files.
             file.truncate(needed + 2 * ALIGNMENT * len(arrays) + STRUCTURE_BYTES)
             _lay_out(draft, manifest)
@@ -320,6 +326,9 @@ def _sweep_leftovers(path: Path) -> None:
     for leftover in path.parent.glob(".*.h5.new-*"):
         is_of_store = leftover.name.startswith(f".{path.name}.new-")
         try:
+            if leftover.is_symlink():  # never ours
+                leftover.unlink()
+                continue
             if not is_of_store and time.time() - leftover.stat().st_mtime < DRAFT_SECONDS:
                 continue
             descriptor = os.open(

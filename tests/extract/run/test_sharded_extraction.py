@@ -335,6 +335,15 @@ def test_another_decoder_is_refused(copied: Path, texts: list[str]) -> None:
     ShardedCache(copied).verify()
 
 
+def test_drafts_that_are_a_link_are_refused(decoder: Decoder, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / DRAFTS).symlink_to(tmp_path / "other")
+    with pytest.raises(ConfigError, match=f"{DRAFTS}' is a link, and nothing is written through links"):
+        extract_shards(decoder, ["One text.", "Another."], folder=tmp_path / "shards")
+    assert [path.name for path in (tmp_path / "shards").iterdir()] == [DRAFTS]
+
+
 @pytest.mark.parametrize("name", [LOCK, f"{DRAFTS}/window-000000.claim"])
 def test_nothing_is_written_through_a_link_in_a_folder_of_shards(decoder: Decoder, tmp_path: Path, name: str) -> None:
     precious, link = tmp_path / "precious.txt", tmp_path / "shards" / name
