@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO, StringIO
@@ -49,16 +50,14 @@ def replacing_file(path: Path) -> Iterator[BinaryIO]:
     A draft beside it is synced and renamed when the `with` block ends; one that a killed process left is removed by the
     next. A link of that name is never followed. `DiskFullError` and `ConfigError` leave the file as it was.
     """
-    draft = path.with_name(f".new-{os.getpid()}-{path.name}")
     try:
         _sweep_drafts(path)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        draft, file = _open_draft(path)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                _lock(descriptor)  # a draft without a lock is a leftover
+            with file:
                 yield file
                 file.flush()
-                os.fsync(descriptor)
+                os.fsync(file.fileno())
                 draft.replace(path)
         finally:
             with suppress(OSError):
@@ -115,6 +114,18 @@ def _refuse_link(path: Path) -> None:
         )
 
 
+def _open_draft(path: Path) -> tuple[Path, BinaryIO]:
+    """Open a new draft and lock it; another one where somebody swept it before it was locked."""
+    while True:
+        draft = path.with_name(f".new-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+        file = os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+        _lock(file.fileno(), waits=True)  # a draft without a lock is a leftover
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), draft.stat()):
+                return draft, file
+        file.close()
+
+
 def _sweep_drafts(path: Path) -> None:
     for leftover in path.parent.glob(f".new-*-{glob.escape(path.name)}"):
         with suppress(OSError):
@@ -126,12 +137,12 @@ def _sweep_drafts(path: Path) -> None:
                     leftover.unlink()
 
 
-def _lock(descriptor: int) -> bool:
+def _lock(descriptor: int, *, waits: bool = False) -> bool:
     """Lock an open file until it is closed; False where a living process holds the lock or there are no locks."""
     try:
         import fcntl
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except (ImportError, OSError):
         return False
     return True

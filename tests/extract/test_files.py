@@ -5,6 +5,7 @@ import gzip
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def test_the_draft_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not(
     try:
         assert child.stdout is not None
         assert child.stdout.read(1) == b"x"
-        draft = f".new-{child.pid}-a.txt"
+        [draft] = names(tmp_path)
+        assert draft.startswith(f".new-{child.pid}-")
         write_file(tmp_path / "a.txt", "whole")
         assert names(tmp_path) == [draft, "a.txt"]
     finally:
@@ -71,6 +73,33 @@ def test_the_draft_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not(
     write_file(tmp_path / "b.txt", "another file")
     write_file(tmp_path / "a.txt", "whole")
     assert names(tmp_path) == ["a.txt", "b.txt"]
+
+
+def test_threads_that_write_one_file_leave_the_content_of_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: write_file(tmp_path / "a.txt", f"{n}"), range(200)))
+    assert names(tmp_path) == ["a.txt"]
+    assert int((tmp_path / "a.txt").read_text(encoding="utf-8")) in range(200)
+
+
+def test_a_draft_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may see it in the moment between."""
+    swept: list[Path] = []
+
+    def lock_late(descriptor: int, *, waits: bool = False) -> bool:
+        if len(swept) < 2:
+            swept.extend(tmp_path.glob(".new-*"))
+            swept[-1].unlink()
+        return lock(descriptor, waits=waits)
+
+    lock = files._lock
+    monkeypatch.setattr(files, "_lock", lock_late)
+    write_file(tmp_path / "a.txt", "whole")
+    assert len(swept) == 2
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "whole"
+    assert names(tmp_path) == ["a.txt"]
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
