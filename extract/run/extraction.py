@@ -581,8 +581,10 @@ class Extraction:
         return dict(self.manifest.provenance["batching"])
 
     def run(self) -> None:
-        """Fill the store and write its certificate; raises as `extract_latents`."""
-        spec = self.spec
+        """Fill the store and write its certificate, unless others did just before; raises as `extract_latents`."""
+        spec, was_whole = self.spec, self.writer.is_whole()
+        if was_whole and self.workers.world_size == 1:
+            return
         shares = spec.shares_prefix(len(self.texts))
         with plan_in_force(self.decoder, spec.mask_plan, looks_inside=spec.looks_inside, shares=shares):
             started = time.monotonic()
@@ -596,7 +598,7 @@ class Extraction:
             )
             certificate |= {"frozen": frozen, "batches": self.proof.result}
             self.workers.barrier()
-            if self.workers.rank == 0 and self.writer.done_rows().all():
+            if self.workers.rank == 0 and not was_whole and self.writer.done_rows().all():
                 self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
             self.workers.barrier()
 

@@ -219,6 +219,8 @@ def sweep_latents(
             if plan is missing[0]:
                 check_texts(decoder, unique, specs[plan], path=path)
             writer = stack.enter_context(open_store(path, manifests[plan]))
+            if writer.is_whole():  # another process finished it just before this one got its lock
+                continue
             extraction = Extraction(decoder, unique, specs[plan], writer, session)
             branches.append(_Branch(extraction, plan, route_of(plan, n_blocks), writer.done_rows()))
         # A store that was started with another batching is finished by itself below.

@@ -92,6 +92,10 @@ class StoreWriter:
         """Read which rows count."""
         return rows_that_count(self._read("/rows/is_done"), self._read("/certificate"))
 
+    def is_whole(self) -> bool:
+        """Whether all rows count and a certificate says what was proved of them."""
+        return bool(self.done_rows().all() and self._read("/certificate").any())
+
     def write_rows(
         self,
         first: int,

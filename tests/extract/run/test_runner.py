@@ -375,6 +375,20 @@ def test_a_layer_the_decoder_lacks_is_refused(decoder: Decoder, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("where", ["extract.run.extraction", "extract.run.shards"])
+def test_a_cache_that_another_process_finished_meanwhile_keeps_its_certificate(
+    decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    first = extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)
+    before = first.path.read_bytes()
+    monkeypatch.setattr(f"{where}.find_cache", lambda *_: None)  # it was not there when this process looked
+    if where == "extract.run.shards":
+        sweep_latents(decoder, texts, [parse_plan("causal")], spec=SPEC, folder=tmp_path)
+    else:
+        extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)
+    assert first.path.read_bytes() == before
+
+
 @pytest.mark.parametrize("is_sweep", [False, True])
 def test_refused_texts_leave_no_file(decoder: Decoder, texts: list[str], tmp_path: Path, is_sweep: bool) -> None:
     spec = ExtractionSpec(template=InputTemplate(max_tokens=3, on_long="error"))
