@@ -334,6 +334,7 @@ def _extract_views(
 ) -> dict[str, LatentCache]:
     """Extract every view, or find it; those that differ in their poolings alone are one pass."""
     identities = {name: describe_extraction(decoder, texts, view).identity for name, view in spec.readings.items()}
+    view_identity(identities)  # refuses views that differ in what they must share
     caches = {name: find_cache(Path(folder), identity) for name, identity in identities.items()}
     missing = {name: view for name, view in spec.readings.items() if caches[name] is None}
     for one, _ in join_readings(missing):

@@ -53,7 +53,7 @@ from extract.store.format import (
     require_locks,
 )
 from extract.store.items import keep_texts, move_texts
-from extract.store.manifest import Manifest, of_all_texts, require_same
+from extract.store.manifest import Manifest, of_all_texts, require_same, view_identity
 from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
 from extract.store.writer import StoreWriter
 from extract.wiring.attention import Wiring
@@ -254,6 +254,7 @@ def extract_views(
     texts = texts if isinstance(texts, str) else list(texts)
     unique = unique_texts(texts)
     identities = {name: describe_extraction(decoder, unique, view).identity for name, view in spec.readings.items()}
+    view_identity(identities)  # refuses views that differ in what they must share
     missing = {name: spec.readings[name] for name in spec.views if find_cache(Path(folder), identities[name]) is None}
     under: dict[ExtractionSpec, list[MaskPlan]] = {}
     for one, _ in join_readings(missing):
@@ -274,6 +275,7 @@ def _sweep_views(
     progress: ExtractionProgress | None,
 ) -> list[LatentCache]:
     """Sweep each view over the plans; one that has a plan of its own is extracted once for all of them."""
+    describe_extraction(decoder, texts, spec.with_plan(plans[0]))  # refuses views that cannot be read as one
     points = [spec.with_plan(plan).readings for plan in plans]
     swept: dict[str, list[LatentCache]] = {}
     for name, view in spec.readings.items():

@@ -170,7 +170,7 @@ class Manifest:
             raise CacheError(f"the manifest of this file cannot be read ({error}); extract the cache again.") from error
 
 
-SHARED = ("decoder", "layers", "widths", "text_digest", "versions")
+SHARED = ("decoder", "layers", "widths", "n_rows", "text_digest", "versions")
 """Fields of an identity in which views must not differ."""
 
 

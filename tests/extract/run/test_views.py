@@ -270,7 +270,7 @@ def test_caches_that_are_no_views_of_each_other_are_refused(
     with pytest.raises(CacheError, match="there are no views to read"):
         ViewCache({})
     other = extract_latents(decoder, TEXTS[:-1], spec=ExtractionSpec(), folder=tmp_path)
-    with pytest.raises(CacheIdentityError, match="cache of the view 'other' holds something else: text_digest is"):
+    with pytest.raises(CacheIdentityError, match=r"the view 'other' holds .*: n_rows is 23, .*text_digest is"):
         ViewCache({"plain": plain, "other": other})
     layers = extract_latents(decoder, TEXTS, spec=ExtractionSpec(layers=("blocks",)), folder=tmp_path)
     with pytest.raises(CacheIdentityError, match="of the view 'blocks' holds something else: layers is"):
@@ -281,8 +281,8 @@ def test_caches_that_are_no_views_of_each_other_are_refused(
     words = extract_latents(decoder, SENTENCES, spec=ExtractionSpec(), folder=tmp_path)
     with pytest.raises(CacheError, match=r"view 'words' holds something else|are of words and of whole texts"):
         ViewCache({"plain": plain, "words": words})
-    same = other.shown_as(replace(other.identity, text_digest=plain.identity.text_digest))
-    with pytest.raises(CacheError, match="views differ in how many latents they have"):
+    same = other.shown_as(replace(other.identity, text_digest=plain.identity.text_digest, n_rows=24))
+    with pytest.raises(CacheError, match="does not hold the rows of the first"):
         ViewCache({"plain": plain, "same": same})
     with pytest.raises(UnknownNameError, match=r"unknown pooling 'mean'\. Allowed: plain, echo"):
         viewed[0].gather([0], "mean")
@@ -360,3 +360,19 @@ def test_views_of_words_that_differ_in_their_poolings_are_one_pass(
     assert passes == [("last", "first"), ("last",)]
     for number, name in enumerate(views):
         torch.testing.assert_close(together[:, [number]], alone[name])
+
+
+@pytest.mark.parametrize("extract", [extract_latents, extract_views, sweep_latents])
+def test_views_of_words_in_other_windows_are_refused_before_anything_is_computed(
+    decoder: Decoder, tmp_path: Path, extract: Callable[..., Any]
+) -> None:
+    words = " ".join(["the mouse ran under the table and home to sleep"] * 6).split()
+    spec = ExtractionSpec(
+        template=InputTemplate(on_long="windows", max_tokens=32),
+        words=WordSpec(poolings=("last",)),
+        views={"plain": {}, "asked": {"template": {"instruction": "Query about this and that: "}}},
+    )
+    plans = ([parse_plan("causal")],) if extract is sweep_latents else ()
+    with pytest.raises(CacheIdentityError, match=r"of the view 'asked' holds something else: n_rows is \d+, expected"):
+        extract(decoder, [join_words(words, [True] * len(words))], *plans, spec=spec, folder=tmp_path)
+    assert not [*tmp_path.iterdir()]
