@@ -19,7 +19,7 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder, is_split, load_decoder
 from extract.decoders.decoder_spec import DecoderSource
 from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, NonFiniteLatentError
-from extract.files import digest_rows, open_unlinked, refuse_links
+from extract.files import digest_json, digest_rows, open_unlinked, refuse_links
 from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_plan
@@ -61,6 +61,8 @@ from extract.wiring.plan_wiring import masks_in_force, rest_in_force, sharing_in
 from extract.wiring.states import Route, count_blocks, route_of, walk_plans
 
 ROWS_AT_A_TIME = 1024
+MOST_IDS = 500
+"""Identities of parts that a certificate has room for."""
 OPEN = ("poolings", "layers")
 """Fields of an identity of which a part may hold more."""
 
@@ -78,8 +80,8 @@ def compose_cache(
 ) -> LatentCache:
     """Write the cache that an extraction of the texts of all parts, each in one of them, would have written.
 
-    The certificate is that of the last part, with the identities of all parts. Texts are kept beside it where they are
-    asked for, or kept beside every part.
+    The certificate is that of the last part, with the identities of all parts, or where they are many the digest of
+    these. Texts are kept beside it where they are asked for, or kept beside every part.
     """
     for part in parts:
         actual = of_all_texts(part.cache.identity.like(manifest.identity))
@@ -101,7 +103,9 @@ def compose_cache(
             first = 0
             for part in parts:
                 first = _copy(writer, part, first, manifest)
-            ids = [part.cache.manifest.id for part in parts]
+            ids: object = [part.cache.manifest.id for part in parts]
+            if len(parts) > MOST_IDS:
+                ids = {"n_caches": len(parts), "sha256": digest_json(ids)}
             writer.write_certificate({**parts[-1].cache.certificate, "composed_of": ids})
             draft.replace(path)
     finally:

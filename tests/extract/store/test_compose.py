@@ -8,6 +8,7 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CacheError, CacheIdentityError
+from extract.files import digest_json
 from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
@@ -74,6 +75,17 @@ def test_a_part_may_hold_more_layers_and_poolings(decoder: Decoder, tmp_path: Pa
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
     with pytest.raises(CacheIdentityError, match="layers"):
         compose_cache([CachePart(less, TEXTS)], manifest=part.cache.manifest, folder=tmp_path / "more")
+
+
+def test_a_cache_of_very_many_parts_has_a_digest_of_their_identities(decoder: Decoder, tmp_path: Path) -> None:
+    texts = [f"text {k}" for k in range(1000)]
+    small = ExtractionSpec(layers=("final_norm",), poolings=("mean",))
+    cache = extract_latents(decoder, texts, spec=small, folder=tmp_path)
+    manifest = describe_extraction(decoder, texts[::-1], small)
+    whole = compose_cache([CachePart(cache, [text]) for text in texts], manifest=manifest, folder=tmp_path / "whole")
+    ids = [cache.manifest.id] * 1000
+    assert whole.certificate["composed_of"] == {"n_caches": 1000, "sha256": digest_json(ids)}
+    assert torch.equal(whole.gather(whole.rows_of(texts), "mean"), cache.gather(cache.rows_of(texts), "mean"))
 
 
 def test_parts_of_another_plan_or_too_few_texts_are_refused(decoder: Decoder, tmp_path: Path) -> None:
