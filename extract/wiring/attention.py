@@ -237,7 +237,7 @@ class WiredBatch:
     is_real: Bool[Tensor, "B T"]
     is_padded: bool
     last: Int[Tensor, " B"]
-    """Column of the last token of each row."""
+    """Column of the token of each row that `last` reads, which may be an EOS token."""
     spans: Int[Tensor, "B T"] | None = None
     placeholder: Int[Tensor, " B"] | None = None
     """Column of each row's placeholder; None without one."""
