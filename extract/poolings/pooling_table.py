@@ -75,6 +75,8 @@ WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
     ),
 }
 SHIPPED = {"pooling": tuple(POOLINGS), "word pooling": tuple(WORD_POOLINGS)}
+ECHO = frozenset(name for names in SHIPPED.values() for name in names if name.startswith("echo"))
+"""Poolings that read a further copy of a text."""
 AUTO = "auto"
 AUTO_RULE = "last where every block is causal, first where every block is backward, else mean; of the last copy"
 
@@ -164,7 +166,7 @@ def find_token_set(name: str) -> tuple[Pooling, str] | None:
 def check_template(names: Iterable[str], template: InputTemplate) -> None:
     """Refuse poolings of texts or of words that a template has no tokens for: `InputError` names the first."""
     for name in names:
-        if name.startswith("echo") and min(member.repeat for member in template.members) < 2:
+        if name in ECHO and min(member.repeat for member in template.members) < 2:
             raise InputError(f"the pooling {name!r} reads a further copy of a text; set template.repeat to 2 or more.")
         if name.startswith("span") and find_token_set(name) and not template.spans:
             raise InputError(f"the pooling {name!r} reads spans, and the template has none; set template.spans.")

@@ -15,11 +15,13 @@ import pytest
 import torch
 
 from extract.errors import IcecoreError, InputError, UnknownNameError
+from extract.inputs.template import InputTemplate
 from extract.masks.mask_plan import KINDS, parse_kind, parse_plan, register_mask
 from extract.masks.mask_rules import kind_matrix
 from extract.poolings.pooling_table import (
     POOLINGS,
     WORD_POOLINGS,
+    check_template,
     register_pooling,
     register_word_pooling,
     select_poolings,
@@ -386,6 +388,13 @@ def test_one_that_leaves_padding_alone_is_taken() -> None:
     assert POOLINGS["sums"][0](
         torch.ones(1, 3, 4), index_batch(*[torch.ones(1, 3, dtype=torch.bool)] * 2)
     ).tolist() == [[3.0] * 4]
+
+
+def test_a_pooling_of_a_user_may_be_called_as_it_likes() -> None:
+    register_pooling("echogram", sums)
+    check_template(["echogram"], InputTemplate())
+    with pytest.raises(InputError, match="the pooling 'echo-mean' reads a further copy"):
+        check_template(["echo-mean"], InputTemplate())
 
 
 def test_masks_of_a_user_are_plans_with_and_without_numbers() -> None:
