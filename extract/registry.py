@@ -357,7 +357,7 @@ def _of_items(items: Iterable[object], seen: Seen) -> Iterator[str]:
 
 def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
     inner: Any = unwrap(function, stop=is_code_of_user)  # through decorators of packages, such as torch.no_grad
-    if not is_users(function.__module__ or "__main__") and not is_code_of_user(inner):
+    if not is_users(function.__module__ or "__main__") and (_is_in_place(function) or not is_code_of_user(inner)):
         yield ".".join(first_place(function.__module__, function.__qualname__))
         return
     cells = [_content(cell) for cell in inner.__closure__ or ()]
@@ -367,6 +367,14 @@ def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
         if name in inner.__globals__:
             yield name
             yield from _of_global(inner.__globals__[name], names, seen)
+
+
+def _is_in_place(function: FunctionType) -> bool:
+    """Whether a function is what its name says, and not a user's wrapper of that; a local one is taken to be."""
+    try:
+        return attrgetter(function.__qualname__)(sys.modules[function.__module__]) is function
+    except (AttributeError, KeyError):
+        return "<locals>" in function.__qualname__
 
 
 def is_code_of_user(thing: object) -> bool:

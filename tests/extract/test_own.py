@@ -5,7 +5,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -312,6 +312,20 @@ def test_what_python_adds_to_a_class_does_not_count() -> None:
     assert "_new_member_" not in parts["Color"]
     assert "LARGE" in parts["Size"]
     assert "_tuplegetter" not in parts["Pair"]
+
+
+def test_a_function_of_a_package_counts_by_its_name_whatever_wraps_it_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a checker of types does, which this suite has too."""
+    source = "import textwrap\ndedent = textwrap.dedent\ndef pool(x):\n    return dedent(x)\n"
+    before = digest_code(define(source))
+    original = textwrap.dedent
+
+    @wraps(original)
+    def checked(text: str) -> str:
+        return original(text)
+
+    monkeypatch.setattr(textwrap, "dedent", checked)
+    assert digest_code(define(source)) == before
 
 
 def test_values_that_code_holds_count() -> None:
