@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder_spec import Layers, select_from
-from extract.errors import CacheError, CacheLockedError, NonFiniteLatentError, require_name
+from extract.errors import CacheError, CacheLockedError, InputError, NonFiniteLatentError, require_name
 from extract.files import replacing_file
 from extract.inputs.batches import Batch
 from extract.inputs.joined_text import JoinedText, plain_text
@@ -422,6 +422,8 @@ def export_cache(chosen: Selection, file: str | Path) -> Path:
     """
     path = Path(file)
     require_name("suffix of the file", path.suffix, WRITERS)
+    if not len(chosen):
+        raise InputError("there are no texts to export; give at least one, or leave texts out to export all.")
     with replacing_file(path) as opened:
         WRITERS[path.suffix](chosen, opened)
     return path

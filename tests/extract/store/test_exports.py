@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from extract.errors import CacheError, ConfigError, UnknownNameError
+from extract.errors import CacheError, ConfigError, InputError, UnknownNameError
 from extract.inputs.joined_text import WORD_CUT, WORD_SHARED
 from extract.store import writer as exports
 from extract.store.cache import LatentCache
@@ -157,6 +157,13 @@ def test_memory_stays_that_of_a_block(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read == size
     assert peak < size / 4
     assert pa.total_allocated_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", exports.WRITERS)
+def test_no_texts_are_no_file(cache: LatentCache, tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(InputError, match="there are no texts to export; give at least one"):
+        cache.export(tmp_path / f"a{suffix}", texts=[])
+    assert not (tmp_path / f"a{suffix}").exists()
 
 
 def test_other_suffixes_poolings_and_folders_are_refused(cache: LatentCache, tmp_path: Path) -> None:
