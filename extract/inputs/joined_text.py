@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
@@ -101,6 +101,12 @@ class RandomSpans:
         return numbers
 
 
+def _whole(bound: Any) -> int:
+    if int(bound) != float(bound):
+        raise ValueError(f"{bound!r} is no whole number")
+    return int(bound)
+
+
 def read_spans(text: str) -> SpanSource | None:
     """Read the source of spans: empty for none, `random:SEED`, or a JSON Lines file with `text` and `spans`."""
     if not text:
@@ -116,7 +122,9 @@ def read_spans(text: str) -> SpanSource | None:
             try:
                 row = json.loads(line.decode("utf-8"))
                 row["text"].encode("utf-8")  # what is no text, or holds half a character, is refused
-                spans[row["text"]] = [(int(a), int(b)) for a, b in row["spans"]]
+                bounds = [(_whole(start), _whole(end)) for start, end in row["spans"]]
+                if spans.setdefault(row["text"], bounds) != bounds:
+                    raise ValueError("an earlier line has other spans of this text")
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise ConfigError(
                     f"line {number} of {text!r} cannot be read ({type(error).__name__}: {error}); allowed: "

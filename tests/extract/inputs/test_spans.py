@@ -104,6 +104,24 @@ def test_a_line_of_spans_that_is_no_text_is_named(line: bytes, tmp_path: Path) -
         read_spans(str(path))
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "abcdef", "spans": [[0.9, 2.7]]}', r"line 2 of '.*' cannot be read \(ValueError: 0\.9 is no whole"),
+        ('{"text": "ab", "spans": [[1, 2]]}', "line 2 of '.*' cannot be read .*an earlier line has other spans of"),
+    ],
+)
+def test_spans_that_would_be_cut_or_lost_are_refused(line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "spans.jsonl"
+    file.write_text(f'{{"text": "ab", "spans": [[0, 1]]}}\n{line}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        read_spans(str(file))
+    file.write_text('{"text": "ab", "spans": [[0, 1]]}\n' * 2, encoding="utf-8")
+    read = read_spans(str(file))
+    assert read is not None
+    assert read.identity == GivenSpans({"ab": [(0, 1)]}).identity
+
+
 def test_spans_stay_with_their_tokens_under_specials_instruction_and_padding(decoder: Decoder, tmp_path: Path) -> None:
     path = tmp_path / "spans.jsonl"
     path.write_text(json.dumps({"text": TEXT, "spans": [[4, 9]]}) + "\n", encoding="utf-8")
