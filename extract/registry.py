@@ -252,6 +252,8 @@ def _options_in_source(module: str, name: str) -> dict[str, None]:
 OURS = ("extract", "probes", "icecore", "builtins")
 STDLIB = sys.stdlib_module_names - {"__main__"}
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+PACKAGES = {"site-packages", "dist-packages"}
+"""Folders of installed packages, also those of a user, or beneath a virtual environment."""
 UNCOUNTED = (
     "__module__",
     "__doc__",
@@ -302,7 +304,7 @@ def is_users(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:  # made in memory, or built into Python
         return module not in sys.builtin_module_names
-    return not file.startswith(_installed())
+    return not (file.startswith(_installed()) or PACKAGES & {*Path(file).parts})
 
 
 @cache
@@ -419,8 +421,9 @@ def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
         yield from _of_array(thing, seen)
     elif package == "pandas" and (hasattr(thing, "to_records") or hasattr(thing, "to_frame")):
         frame = thing if hasattr(thing, "to_records") else thing.to_frame()
-        yield from _of_array(frame.to_records(), seen)
-    elif called := [part for part in _functions(thing, CALLED) if not is_of_user and is_code_of_user(part)]:
+        yield from _of_items([[*map(str, frame.columns)], [*map(str, frame.dtypes)], frame.index.to_numpy()], seen)
+        yield from _of_items((frame.iloc[:, k].to_numpy() for k in range(frame.shape[1])), seen)
+    elif not is_of_user and (called := [part for part in _functions(thing, CALLED) if is_code_of_user(part)]):
         yield from _of_items(called, seen)
     elif name and callable(thing) and not is_of_user:
         yield ".".join(first_place(str(getattr(thing, "__module__", "")), name))
@@ -429,7 +432,10 @@ def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
     elif is_of_user or (hasattr(thing, "__dict__") and package not in STDLIB):
         # Of a dataclass, its fields: no cached values.
         names = [field.name for field in fields(thing)] if is_dataclass(thing) else _attributes(thing)
-        yield from _of_items([type(thing), {name: getattr(thing, name) for name in names}], seen)
+        values = {name: getattr(thing, name) for name in names}
+        yield from _of_items([type(thing), values], seen)
+        if not (values or is_of_user or " at 0x" in repr(thing)):  # such as a time of pandas
+            yield repr(thing)
     else:
         yield "" if " at 0x" in repr(thing) else repr(thing)  # such as a path, a pattern, a logger, a torch.dtype
 
@@ -450,8 +456,10 @@ def _of_modules(module: Any, seen: Seen) -> Iterator[str]:
     of_torch = vars(import_module("torch.nn").Module())
     for part in module.modules():
         if part is not module:
-            yield from _of_items([type(part), _plain_settings(part)], seen)
-        others = [(name, value) for name, value in vars(part).items() if name not in of_torch]
+            settings = {name: value for name, value in _plain_settings(part).items() if name != "training"}
+            yield from _of_items([type(part), settings], seen)
+        kept = [name for name in vars(part) if isinstance(getattr(type(part), name, None), cached_property)]
+        others = [(name, value) for name, value in vars(part).items() if name not in (*of_torch, *kept)]
         yield from _of_items(chain(*(item for item in others if not isinstance(item[1], PLAIN))), seen)
     saved = module.state_dict()
     yield from _of_items(chain(*(item for item in module.named_buffers() if item[0] not in saved)), seen)

@@ -10,6 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -916,12 +917,28 @@ def digest_config(config: PreTrainedConfig) -> str:
         ) from error
 
 
-def digest_custom_code(decoder: Decoder) -> str:
-    """Digest what a decoder runs that no installed package has; empty for most.
+_KNOWN_CODE: ContextVar[dict[int, str]] = ContextVar("known code", default={})  # noqa: B039 - never changed in place
 
-    That is classes of the user or of a folder with code of its own, hooks, and `forward` methods that were replaced.
-    The code of a checkpoint with a revision is known by that.
+
+@contextmanager
+def code_as_now(decoder: Decoder) -> Iterator[None]:
+    """Let the code of a decoder count as it is now until the `with` block ends, whatever its hooks note meanwhile."""
+    known = _KNOWN_CODE.get()
+    token = _KNOWN_CODE.set({id(decoder): digest_custom_code(decoder), **known})
+    try:
+        yield
+    finally:
+        _KNOWN_CODE.reset(token)
+
+
+def digest_custom_code(decoder: Decoder) -> str:
+    """Digest what a decoder runs that no installed package has, with the values it holds; empty for most.
+
+    That is classes of the user or of a folder with code of its own, hooks, and `forward` methods that were replaced. A
+    hook that notes what it sees is another one afterwards. The code of a checkpoint with a revision is known by that.
     """
+    if id(decoder) in _KNOWN_CODE.get():
+        return _KNOWN_CODE.get()[id(decoder)]
     custom: list[tuple[str, object]] = []
     for name, part in decoder.module.named_modules():
         hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]

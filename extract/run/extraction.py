@@ -22,7 +22,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.decoder import Decoder, count_places, digest_custom_code, load_decoder
+from extract.decoders.decoder import Decoder, code_as_now, count_places, digest_custom_code, load_decoder
 from extract.decoders.decoder_spec import DecoderSource, select_layers
 from extract.errors import CertificateError, ConfigError, ConfigWarning, InputError, TruncationWarning
 from extract.files import digest_bytes, digest_module, digest_rows
@@ -296,14 +296,16 @@ def extract_latents(
     spec = with_values(spec, store_texts=True) if store_texts else spec
     decoder = load_decoder(decoder)
     if spec.views:
-        views = _extract_views(decoder, unique, spec, folder=folder, progress=progress, workers=workers)
+        with code_as_now(decoder):
+            views = _extract_views(decoder, unique, spec, folder=folder, progress=progress, workers=workers)
         return ViewCache(views).with_texts(texts)
     manifest = describe_extraction(decoder, unique, spec)
     if len(spec.members) > 1:
-        parts = [
-            extract_latents(decoder, unique, spec=member, folder=folder, progress=progress, workers=workers)
-            for member in spec.members
-        ]
+        with code_as_now(decoder):
+            parts = [
+                extract_latents(decoder, unique, spec=member, folder=folder, progress=progress, workers=workers)
+                for member in spec.members
+            ]
         return MeanCache(parts, identity=manifest.identity).with_texts(texts)
     if workers.rank == 0:
         _warn_without_spans(unique, spec.template)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.decoder import Decoder, is_split, load_decoder
+from extract.decoders.decoder import Decoder, code_as_now, is_split, load_decoder
 from extract.decoders.decoder_spec import DecoderSource
 from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreError, InputError, NonFiniteLatentError
 from extract.files import digest_json, digest_rows, open_unlinked, refuse_links
@@ -202,13 +202,15 @@ def sweep_latents(
     texts = texts if isinstance(texts, str) else list(texts)
     unique = unique_texts(texts)
     if spec.views:
-        return _sweep_views(decoder, unique, plans, spec=spec, folder=folder, progress=progress)
+        with code_as_now(decoder):
+            return _sweep_views(decoder, unique, plans, spec=spec, folder=folder, progress=progress)
     if len(spec.members) > 1:
-        swept = [
-            sweep_latents(decoder, unique, plans, spec=member, folder=folder, progress=progress)
-            for member in spec.members
-        ]
-        means = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
+        with code_as_now(decoder):
+            means = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
+            swept = [
+                sweep_latents(decoder, unique, plans, spec=member, folder=folder, progress=progress)
+                for member in spec.members
+            ]
         return [MeanCache(parts, identity=mean) for parts, mean in zip(zip(*swept, strict=True), means, strict=True)]
     specs = {plan: spec.with_plan(plan) for plan in plans}
     if spec.reba_poolings:

@@ -28,7 +28,7 @@ from extract.inputs.batches import Batch, collate, stream_texts
 from extract.inputs.joined_text import CONTEXT, SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokens import EncodedText, TextEncoder
-from extract.poolings.pooling_table import REBA, find_pooling, select_poolings
+from extract.poolings.pooling_table import ECHO, REBA, find_pooling, select_poolings
 from extract.poolings.poolings import index_rows
 from extract.wiring.plan_wiring import states_with_gradients
 from probes.adaptation.adapt_config import SHORTEST_ROW, CorpusPart, MntpOptions, MsgOptions, SscOptions
@@ -405,7 +405,7 @@ class Contrast:
                 f"objectives.sscl.layers names {tapped[0]!r}, which is inside a block; allowed: the states between "
                 f"blocks, {decoder.layers[0]} to {decoder.layers[-1]}."
             )
-        repeat = 2 if pooling.startswith("echo") else 1
+        repeat = 2 if pooling in ECHO else 1
         template = InputTemplate(
             instruction=options.instruction, eos=options.eos, max_tokens=repeat * options.length, repeat=repeat
         )

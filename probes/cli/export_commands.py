@@ -94,7 +94,8 @@ def _export_folder(args: ExportArgs) -> int:
     )
     for line in recipe.describe():
         show(f"{args.out}: {line}")
-    show(f"a text costs {relative_cost(decoder, recipe.readings):.2g} times what it costs as the plain mean.")
+    cost = relative_cost(decoder, recipe.readings)
+    show(f"a text costs {cost:{'.1f' if cost >= 1 else '.2g'}} times what it costs as the plain mean.")
     if recipe.is_stock:
         show(f"modules of sentence-transformers alone: SentenceTransformer({args.out!r}) loads it.")
         if recipe.pooling != "last":

@@ -4,6 +4,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from extract.errors import ConfigError
 from extract.files import read_file, write_file
 from extract.masks.mask_plan import (
@@ -48,13 +50,21 @@ def run_command(args: RunArgs) -> int:
         folder, scores = result.folder, result.record
     if args.data is not None:
         path = folder.with_name(f"{args.config.name}.yaml")
-        text = dump_config(args.data, path, args.config).encode()
-        if path.exists() and read_file(path) != text:
-            watcher.say(f"{path} is there with other settings, and is left as it is")
-        else:
+        text = dump_config(args.data, path, args.config)
+        if path.exists() and not _has_settings(path, text):
+            watcher.say(f"{path} differs from this run, and is left as it is")
+        elif not path.exists():
             write_file(path, text)
     show_run(folder, scores)
     return 0
+
+
+def _has_settings(path: Path, text: str) -> bool:
+    """Whether a file has the settings of a YAML text, whatever its comments."""
+    try:
+        return bool(yaml.safe_load(read_file(path)) == yaml.safe_load(text))
+    except yaml.YAMLError:
+        return False
 
 
 def _heads_and_folder(config: RunConfig) -> str:

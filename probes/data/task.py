@@ -615,7 +615,8 @@ def read_texts(path: Path, *, column: str = "text") -> list[str]:
 
 def _check_cell(column: str, value: object) -> str:
     """Return a text that is not blank; numbers become texts."""
-    return check_text(column, value if value is None else str(value))
+    is_number = isinstance(value, (int, float)) and not (isinstance(value, bool) or math.isnan(value))
+    return check_text(column, str(value) if is_number else value)
 
 
 def load_hub_texts(

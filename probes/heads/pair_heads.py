@@ -260,7 +260,8 @@ class PairFits(Head):
             layers=data.layers,
             scorer=self.context.task.scorer(split, result.metric),
             alone=np.stack([head.cosines for head in muted]),
-            how="the similarity that the fitted head makes of the layer",
+            how=HOW + UNREAD * hasattr(fitted[0].head, "read_layers"),
+            + UNREAD * hasattr(fitted[0].head, "read_layers"),
             together=(lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
         )
 
@@ -437,20 +438,20 @@ class Contributions:
 
 
 def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> Contributions:
-    """Measure on a split (not test, which is read once) every layer alone, and the head without it."""
+    """Measure on a split (not test, which is read once) every layer that is read alone, and the head without it."""
     similarities = collect_similarities(head, data, split)
     gold = data.split(split).gold.numpy()
     with torch.no_grad():
         whole = float(pearson(head.combine(similarities).numpy(), gold))
-        losses = []
-        for k in range(head.n_layers):
+        losses, read = [], list(getattr(head, "read_layers", range(head.n_layers)))
+        for k in read:
             muted = similarities.clone()
             of_layer = slice(k, None, head.n_layers)  # its cosine, and what else the head makes of it
             muted[of_layer] = similarities[of_layer].mean(1, keepdim=True)
             losses.append(whole - float(pearson(head.combine(muted).numpy(), gold)))
-    cosines = similarities[: head.n_layers]
+    cosines = similarities[read]
     alone = pearson(cosines.numpy(), np.broadcast_to(gold, tuple(cosines.shape)))
-    return Contributions(split, data.layers, tuple(alone.tolist()), tuple(losses))
+    return Contributions(split, tuple(data.layers[k] for k in read), tuple(alone.tolist()), tuple(losses))
 
 
 def _summarise(
@@ -504,6 +505,8 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], context: FitC
 
 # The similarity of every layer, and the head on some layers alone.
 
+HOW = "the similarity that the fitted head makes of the layer"
+UNREAD = "; of a layer that it does not read, the plain cosine"
 AT_ONCE = 1 << 18
 """Similarities at once: few, so that the memory of what a network makes of them is used again and again."""
 

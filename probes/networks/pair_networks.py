@@ -313,7 +313,7 @@ class LayerCosine(UntrainedCosine):
 
 
 MOST_ROUNDS = 10
-"""Times that the choice of every view is looked at again; two or three are enough."""
+"""Times that the choice of every view is looked at again, at most; two or three are usual."""
 
 
 class JoinedCosine(UntrainedCosine):

@@ -185,9 +185,10 @@ def _certainty(scores: PlansScores, name: str, choice: PlanChoice) -> str:
 
 def _choices(scores: PlansScores) -> Iterator[Block]:
     """Write the point chosen for every head, and the points that test was read for."""
-    of_tasks = scores.grid.task_axis if scores.grid else ""
-    system = {axis: value for axis, value in scores.grid.reference.items() if axis != of_tasks} if scores.grid else {}
-    reference, rows = label_of(system or scores.grid.reference) if scores.grid else "", []
+    reference, rows = "", []
+    if grid := scores.grid:
+        system = {axis: value for axis, value in grid.reference.items() if axis != grid.task_axis}
+        reference = label_of(system or grid.reference)
     for name, choice in scores.chosen.items():
         result = choice.result
         gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING

@@ -673,10 +673,11 @@ class ChosenEncoder:
     def of(
         cls, folder: str | Path, *, head: str = "", pooling: str = "", allow_code: str | Iterable[str] = ()
     ) -> "ChosenEncoder":
-        """Read what a head of a finished run, sweep or search chose, the best of those that read one layer if empty.
+        """Read what a head of a finished run, sweep or search chose.
 
-        Of each of the poolings or views in `pooling`, joined by `+`, the layer and transform are those that the head
-        would have chosen of it alone, by the same scores; when empty, it is the one that the head chose.
+        An empty `head` is the best of those that read one layer, or one of each view. Of each of the poolings or views
+        in `pooling`, joined by `+`, the layer and transform are those that the head would have chosen of it alone, by
+        the same scores, or of `joined-cosine` chose with the others; when empty, it is what the head chose.
         """
         with gate.allow_code(allow_code):
             run = RunFolder(Path(folder))
@@ -702,7 +703,7 @@ class ChosenEncoder:
         scores = {name: result.selection_score for name, (_, result) in of_one.items()}
         name = head or max(scores, key=lambda name: np.nan_to_num(scores[name], nan=-np.inf), default="")
         if name not in of_one:
-            allowed = ", ".join(of_one) or "none of its heads; run one that chooses a layer, as layer-cosine"
+            allowed = ", ".join(of_one) or "none of its heads; run layer-cosine, or joined-cosine"
             raise HeadError(
                 f"head {name or next(iter(choices))!r} of {str(run.path)!r} reads several layers together, which are "
                 f"no vector of a text; allowed: {allowed}."

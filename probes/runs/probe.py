@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 
-from extract.decoders.decoder import Decoder, load_decoder
+from extract.decoders.decoder import Decoder, code_as_now, load_decoder
 from extract.decoders.decoder_spec import DecoderSource, DecoderSpec, Layer, as_decoder_spec, plain_decoder, select_one
 from extract.decoders.fetch import icecore_home
 from extract.errors import CacheError, ConfigError, InputError, TaskError, unknown_name
@@ -133,7 +133,8 @@ def reuse_latents(
     """
     texts, folder = list(texts), Path(folder)
     if spec.views:
-        return _reuse_views(decoder, texts, spec=spec, folder=folder, progress=progress)
+        with code_as_now(decoder):
+            return _reuse_views(decoder, texts, spec=spec, folder=folder, progress=progress)
     plain = [text for text in unique_texts(texts) if isinstance(text, str)]
     parts, is_missing = list[CachePart](), np.ones(len(plain), np.bool_)
     manifest = describe_extraction(decoder, plain or unique_texts(texts), spec)
@@ -279,16 +280,17 @@ class Encoder(TransformerMixin, Configured):  # type: ignore[misc]
 
         Args:
             folder: A folder made by `icecore sweep` or `icecore run`.
-            head: The head whose choice is taken; the best of those that read one layer if empty.
+            head: The head whose choice is taken; if empty the best of those that read one layer, or one of each view.
             pooling: Views, or poolings, that the head reads, joined by `+`: side by side, each with the layer and
-                transform that the head would choose of it alone, and with length 1 where the head compares by cosines.
-                The one that it chose if empty.
-            decoder: The decoder if it is in memory already, or where it is now; where the folder says, when None.
+                transform that the head would choose of it alone, or of `joined-cosine` chose with the others, and with
+                length 1 where the head compares by cosines. What it chose if empty.
+            decoder: The decoder if it is in memory already, or where it is now; where the folder says, when None. It is
+                loaded and compared with what the head was fitted on.
             allow_code: Modules of your own poolings and masks that the folder may import.
             options: As of the encoder, such as `caches`.
 
         Raises:
-            HeadError: No such folder, a run on words, or a head that reads several layers together.
+            HeadError: No such folder, a run on words, or a head that combines layers in another way.
             CacheIdentityError: The decoder is not the one that the head was fitted on.
             UnknownNameError: No such head in it, or no such view.
 

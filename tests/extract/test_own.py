@@ -260,6 +260,28 @@ EDITS = {
         def pool(x):
             return x * frame.a
     """,
+    "a time in a frame with two columns of one name": """
+        import pandas
+        frame = pandas.DataFrame([[pandas.Timestamp("2020-01-2", tz="UTC"), 1]], columns=["a", "a"])
+        def pool(x):
+            return x * frame.size
+    """,
+    "a time": """
+        import pandas
+        when = {"cut": pandas.Timestamp("2020-01-2")}
+        def pool(x):
+            return x * when["cut"].day
+    """,
+    "a number beside a property that fails": """
+        class Scale:
+            by = 2
+            @property
+            def func(self):
+                raise RuntimeError
+        scale = Scale()
+        def pool(x):
+            return x * scale.by
+    """,
     "an array of objects": """
         import numpy
         values = numpy.array([float("2"), "a"], dtype=object)

@@ -19,7 +19,7 @@ from extract.masks.mask_plan import parse_plan
 from extract.run.extraction import describe_extraction, extract_latents
 from extract.run.extraction_spec import ExtractionSpec
 from extract.run.shards import extract_shards
-from extract.store.cache import LatentCache, find_cache
+from extract.store.cache import LatentCache, ViewCache, find_cache
 from extract.store.manifest import CacheIdentity, Manifest, view_identity
 from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.tiny_decoders import (
@@ -228,6 +228,18 @@ def test_another_hook_is_another_decoder_and_none_is_the_plain_one() -> None:
     decoder.blocks[0].register_forward_hook(partial(steer, torch.ones(1, device="meta")))
     with pytest.raises(DecoderError, match="the code that 'in-memory' runs beside installed packages cannot be diges"):
         digest_custom_code(decoder)
+
+
+def test_views_of_a_decoder_whose_hook_notes_what_it_sees_are_of_one_decoder(tmp_path: Path) -> None:
+    decoder, kept = make_decoder(), list[Any]()
+    decoder.blocks[0].register_forward_hook(lambda *_: kept.append(len(kept)))
+    views = ExtractionSpec(views={"plain": {}, "last": {"plan": "backward:1"}})
+    cache = extract_latents(decoder, TEXTS, folder=tmp_path, spec=views)
+    assert kept
+    assert isinstance(cache, ViewCache)
+    assert {view.identity.decoder["code_digest"] for view in cache.views.values()} != {""}
+    spec = ExtractionSpec(template=InputTemplate(name="prompt-eol+pretended-cot"))
+    assert len(extract_latents(decoder, TEXTS, folder=tmp_path, spec=spec)) == len(TEXTS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -47,19 +47,26 @@ def test_the_written_configuration_is_the_run_and_one_that_was_changed_stays(
 ) -> None:
     Path("decoder").symlink_to(decoder_folder)
     typed = ["--name", "mine", "--decoder.name", "decoder", "--extraction.layers", "1,-1", "--bootstrap", "100"]
+    typed += ["--task.options.seed", "3"]
     assert main(["run", "reviews.csv", *typed, "--caches", "elsewhere"]) == 0
     path = Path("runs/mine.yaml")
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert (values["name"], values["extraction"], values["bootstrap"]) == ("mine", {"layers": ["1", "-1"]}, 100)
     assert values["decoder"]["name"] == "../decoder"
+    assert values["task"]["options"]["seed"] == 3
     assert not {"caches", "runs"} & values.keys()
     assert main(["run", str(path), "--caches", "elsewhere"]) == 0
     assert "runs/mine is finished, and nothing that decides it has changed" in capsys.readouterr().err
     with path.open("a", encoding="utf-8") as file:
         file.write("# my remark\n")
-    assert main(["run", "reviews.csv", *typed, "--caches", "elsewhere"]) == 0
-    assert "runs/mine.yaml is there with other settings, and is left as it is" in capsys.readouterr().err
-    assert path.read_text(encoding="utf-8").endswith("# my remark\n")
+    again = ["run", "reviews.csv", *typed, "--caches", "elsewhere"]
+    assert main(again) == 0
+    assert "is left as it is" not in capsys.readouterr().err
+    with path.open("a", encoding="utf-8") as file:
+        file.write("seeds: [3]\n")
+    assert main(again) == 0
+    assert "runs/mine.yaml differs from this run, and is left as it is" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8").endswith("# my remark\nseeds: [3]\n")
 
 
 @pytest.mark.usefixtures("reviews")
