@@ -261,7 +261,6 @@ class PairFits(Head):
             scorer=self.context.task.scorer(split, result.metric),
             alone=np.stack([head.cosines for head in muted]),
             how=HOW + UNREAD * hasattr(fitted[0].head, "read_layers"),
-            + UNREAD * hasattr(fitted[0].head, "read_layers"),
             together=(lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
         )
 
