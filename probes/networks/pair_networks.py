@@ -162,13 +162,6 @@ class UntrainedCosine(PairHead):
     """Cosines of the latents of every layer, as they are and transformed, without training.
 
     Preparing the head fits the transforms on training texts; what is read of the cosines is chosen on validation.
-
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
-        transform: Names of `probes.latents.text_latents.TRANSFORMS` to choose from, joined by `+`.
-        components: Components that `abtt` removes or `whiten` keeps; 0 as in `TransformOptions`.
-        shrinkage: Shrinkage of `whiten`; None as in `TransformOptions`.
     """
 
     is_trained: ClassVar[bool] = False
@@ -275,7 +268,15 @@ def _best(scores: Float[np.ndarray, "K L"], pooling: str, layers: Sequence[str])
 
 
 class LayerCosine(UntrainedCosine):
-    """Cosine of each layer, without training (FREEZE Figure 1); that with the best validation Pearson is the score."""
+    """Cosine of each layer, without training (FREEZE Figure 1); that with the best validation Pearson is the score.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        transform: Names of `probes.latents.text_latents.TRANSFORMS` to choose from, joined by `+`.
+        components: Components that `abtt` removes or `whiten` keeps; 0 as in `TransformOptions`.
+        shrinkage: Shrinkage of `whiten`; None as in `TransformOptions`.
+    """
 
     chosen: Tensor
 
@@ -321,6 +322,13 @@ class JoinedCosine(UntrainedCosine):
 
     It is the cosine of their vectors side by side, each of length 1. Every view starts from its best layer alone; then
     one after the other is chosen again while the validation Pearson of the mean rises.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        transform: Names of `probes.latents.text_latents.TRANSFORMS` to choose from, joined by `+`.
+        components: Components that `abtt` removes or `whiten` keeps; 0 as in `TransformOptions`.
+        shrinkage: Shrinkage of `whiten`; None as in `TransformOptions`.
     """
 
     kind_of: Tensor
