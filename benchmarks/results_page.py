@@ -209,6 +209,7 @@ def tables() -> dict[str, str]:
         rows[f"adapted probes {decoder}"] = adapted_probe_rows(f"adapted-{decoder}")
         rows[f"adapted probes {decoder} beside"] = adapted_probe_rows(f"adapted-{decoder}", is_beside=True)
     rows |= {"views smollm2": view_rows("stsb-views-smollm2"), "views banking77": view_rows("banking77-views")}
+    rows |= {f"joined {decoder}": view_rows(f"stsb-views-{decoder}-joined") for decoder in ("gemma", "smollm2")}
     rows |= {"views words": word_view_rows(), "views sources": source_rows()}
     return {name: "\n".join(lines) for name, lines in rows.items()}
 

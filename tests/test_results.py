@@ -277,6 +277,28 @@ def validated(row: dict[str, Any]) -> float:
     return float(np.mean(row["validation"]))
 
 
+def test_views_that_are_joined_without_training_gain_what_the_page_says() -> None:
+    page = _unwrapped("docs/results.md")
+    best = "masks and prompt together have {:.1f} points more than the best layer of one view ({:.1f} to {:.1f})"
+    told = (
+        ("gemma", "nosink+eol", best),
+        ("smollm2", "echo+eol", "echo and prompt have {:.1f} points more ({:.1f} to {:.1f})"),
+    )
+    for decoder, views, said in told:
+        results = read_results(f"stsb-views-{decoder}-joined")
+        first, *others = results["rows"]
+        alone = [row for row in results["rows"] if len(row["views"]) == 1]
+        assert max(alone, key=validated) is first, "the single view that validation prefers"
+        [row] = [row for row in others if row["views"] == views.split("+")]
+        gain, low, high = (100 * row[name] for name in ("difference", "low", "high"))
+        assert said.format(gain, low, high) in page
+        parts = pd.DataFrame(results["by_source"]).query("views == @views")
+        assert ((parts["difference"] > 0).sum(), (parts["low"] > 0).sum()) == (4, 3)
+    rows = {"+".join(row["views"]): row["test"][0] for row in read_results("stsb-views-gemma-joined")["rows"]}
+    assert f"{100 * (rows['nosink+echo+eol'] - rows['nosink+eol']):.1f}" == "0.0"
+    assert "echo beside them adds nothing" in page
+
+
 def test_the_readme_and_the_cookbook_show_what_views_and_sweeps_gave() -> None:
     *_, best = read_results("stsb-views-gemma")["rows"]
     assert best["seeds"] == [0, 1, 2]
