@@ -146,7 +146,7 @@ def parse_kind(text: str) -> MaskKind:
     if PLACE.fullmatch(text):
         find_own("mask kind", text, known=KINDS, add=_register_as)
         return MaskKind(text, KINDS[text].default)
-    if match := re.fullmatch(r"([a-z]+)(\d*)((?:-[a-z]+)*)", text):
+    if match := re.fullmatch(r"([a-z]+)(\d{0,6})((?:-[a-z]+)*)", text):  # no window has ten million tokens
         name, number = match[1] + match[3], match[2]
         find_own("mask kind", name, known=KINDS, add=_register_as)
         if name in KINDS:
@@ -154,7 +154,7 @@ def parse_kind(text: str) -> MaskKind:
             n = int(number) if number else default
             if not number or (default and n):
                 return MaskKind(name, n)
-    hint = "Kinds with a number take it after their first word, at least 1: `nosink3-causal` hides the first 3 tokens."
+    hint = "Kinds with a number take it after their first word, 1 to 999999: `nosink3-causal` hides the first 3 tokens."
     raise unknown_name("mask kind", text, KINDS, hint=hint)
 
 

@@ -180,6 +180,8 @@ def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
     return check_names("word pooling", chosen, [AUTO, *WORD_POOLINGS])
 
 
+MOST_TOKENS = 1000
+"""Number of a mask kind up to which all that it lets a token see is looked at."""
 ECHOED = {"last": "echo-last", "first": "echo-first", "mean": "echo"}
 """Pooling of a word to the same one in the last copy of its text."""
 
@@ -193,7 +195,8 @@ def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int, *,
 
     sees_back = sees_ahead = False
     for kind in {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}:
-        matrix = None if kind.needs_spans else kind_matrix(kind, kind.n + 3)  # by its spans, a token may see both ways
+        n_tokens = min(kind.n, MOST_TOKENS) + 3
+        matrix = None if kind.needs_spans else kind_matrix(kind, n_tokens)  # by its spans, a token may see both ways
         sees_back |= matrix is None or bool(matrix.tril(-1).any())
         sees_ahead |= matrix is None or bool(matrix.triu(1).any())
     best = {(True, False): "last", (False, True): "first"}.get((sees_back, sees_ahead), "mean")

@@ -97,6 +97,7 @@ def test_word_latents_are_float32_and_share_no_memory(name: str, dtype: torch.dt
         ("backward:1+causal", "mean"),
         ("bidirectional:1", "mean"),
         ("nosink-bidirectional", "mean"),
+        ("local999999", "mean"),
         ("hybrid", "mean"),
         ("extend/causal:1", "last"),
         ("extend/backward:1", "mean"),
