@@ -213,6 +213,11 @@ def wrap_decoder(
     text_config, n_layers, width = _sizes(config)
     windows = (getattr(text_config, name, None) for name in WINDOWS)
     blocks = find_blocks(module, n_layers, family=config.model_type)
+    if next(module.parameters()).dtype == torch.float64:
+        raise DecoderError(
+            f"the weights of {located.name!r} are float64; allowed: {', '.join(COMPUTE_DTYPES)}. Convert them, as by "
+            "model.float()."
+        )
     description = DecoderDescription(
         name=located.name,
         source=located.source,

@@ -375,6 +375,8 @@ class LatentCache:
 
     def _require_positions(self, positions: StoredArray) -> Int64[np.ndarray, " B"]:
         noun, last = self.items.noun, len(self.items) - 1
+        if positions.ndim != 1:
+            raise CacheError(f"the {noun}s have {positions.ndim} dimensions; allowed: one, as a list of positions.")
         if positions.size and positions.dtype.kind not in "iu":
             raise CacheError(f"{noun}s are of dtype {positions.dtype}; allowed: whole numbers from 0 to {last}.")
         outside = positions[(positions < 0) | (positions > last)]

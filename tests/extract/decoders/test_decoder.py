@@ -37,6 +37,11 @@ def test_it_says_what_it_is() -> None:
     assert repr(found) == f"<decoder {found.description.name}: {what}>"
 
 
+def test_weights_in_float64_are_refused() -> None:
+    with pytest.raises(DecoderError, match=r"the weights of 'in-memory' are float64; allowed: float32, bfloat16, floa"):
+        wrap_decoder(make_model().double(), make_tokenizer())
+
+
 def test_equal_weights_equal_digests() -> None:
     digests = [make_decoder(seed=seed).description.weight_digest for seed in (0, 0, 1)]
     assert digests[0] == digests[1] != digests[2]

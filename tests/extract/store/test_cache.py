@@ -90,6 +90,8 @@ def test_undone_rows_are_not_found(path: Path) -> None:
 @pytest.mark.parametrize("row", [24, -1, 1000])
 def test_rows_outside_are_refused(path: Path, row: int) -> None:
     write_cache(path, TEXTS)
+    with pytest.raises(CacheError, match="the rows have 2 dimensions; allowed: one, as a list of positions"):
+        LatentCache(path).gather(np.argwhere([True, False, True]), "mean")
     with pytest.raises(CacheError, match=f"row {row} is outside this cache; allowed: 0 to 23"):
         LatentCache(path).gather([0, row], "mean")
 
