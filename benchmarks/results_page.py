@@ -102,9 +102,9 @@ def view_rows(file: str) -> Iterator[str]:
         yield f"| {', '.join(row['views'])} | {scores} | {gain} |"
 
 
-def source_rows() -> Iterator[str]:
+def source_rows(file: str) -> Iterator[str]:
     """Write what views give on the rows of each source of STS-B over the plain mean, in bold what is certain."""
-    parts = pd.DataFrame(read_results("stsb-views-sources")["by_source"])
+    parts = pd.DataFrame(read_results(file)["by_source"])
     names = list(dict.fromkeys(parts["views"]))
     yield f"| source | rows | {names[0]} | {' | '.join(name.replace('+', ', ') for name in names[1:])} |"
     yield "|---" * (2 + len(names)) + "|"
@@ -210,7 +210,8 @@ def tables() -> dict[str, str]:
         rows[f"adapted probes {decoder} beside"] = adapted_probe_rows(f"adapted-{decoder}", is_beside=True)
     rows |= {"views smollm2": view_rows("stsb-views-smollm2"), "views banking77": view_rows("banking77-views")}
     rows |= {f"joined {decoder}": view_rows(f"stsb-views-{decoder}-joined") for decoder in ("gemma", "smollm2")}
-    rows |= {"views words": word_view_rows(), "views sources": source_rows()}
+    rows |= {"views words": word_view_rows(), "views sources": source_rows("stsb-views-sources")}
+    rows |= {"views sources gemma": source_rows("stsb-views-gemma-sources")}
     return {name: "\n".join(lines) for name, lines in rows.items()}
 
 

@@ -271,6 +271,13 @@ def _views_by_source(page: str) -> None:
         "Masks gain on five sources of six, for certain on one; echo on all six, for certain on four; the three views"
     )
     assert f"{said} together on all six, for certain on five" in page
+    results = read_results("stsb-views-gemma-sources")
+    assert f"and {100 * results['rows'][0]['test'][0]:.1f} on Gemma." in page
+    parts = pd.DataFrame(results["by_source"]).groupby("views", sort=False)
+    certain = {views: int((rows["low"] > 0).sum()) for views, rows in parts}
+    assert certain == {"plain": 0, "nosink": 3, "echo": 2, "eol": 1, "echo+eol": 6}
+    said = "On Gemma masks gain for certain on three sources of six, echo on two and the prompt on one; echo and the"
+    assert f"{said} prompt together on all six:" in page
 
 
 def validated(row: dict[str, Any]) -> float:
