@@ -161,9 +161,8 @@ class ClassTask(Task):
     notes: tuple[str, ...] = ()
     look_both_ways_rows: int | None = None
     """Number of rows, from the first, that the code released with Look Both Ways uses; None is all of them."""
-    usual_metric: str = ""
-    """The metric to choose by where no option names another, the first one when empty; a choice by another is a fit of
-    its own."""
+    usual_metric: str = USUAL_METRIC
+    """The metric to choose by where no option names another; a choice by another is a fit of its own."""
 
     def __post_init__(self) -> None:
         for metric in self.metrics:
@@ -339,7 +338,7 @@ def assemble_task(
         checked.source,
         licence,
         look_both_ways_rows=look_both_ways_rows,
-        usual_metric=usual_metric,
+        usual_metric=usual_metric or metrics[0],
     )
     return task.with_remarks(*notes, note)
 

@@ -86,7 +86,7 @@ class ClassLayerHead(LayerHead[M]):
     @property
     def fit_inputs(self) -> list[object]:
         """Add the metric that decides, where it is not the usual one, whose fits have no metric in their ids."""
-        is_other = self.metric != (self.task.usual_metric or self.metric) and self.selection != NO_CHOICE
+        is_other = self.metric != self.task.usual_metric and self.selection != NO_CHOICE
         return [*super().fit_inputs, *([self.metric] if is_other else [])]
 
     def chunks(self) -> Iterator[dict[str, Float[Tensor, "l N W"]]]:
