@@ -374,8 +374,8 @@ def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
 def _is_in_place(function: FunctionType) -> bool:
     """Whether a function is what its name says, and not a user's wrapper of that; a local one is taken to be."""
     try:
-        found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
-        return getattr(found, "__func__", found) is function  # a class method is bound to its class
+        named = attrgetter(function.__qualname__)(sys.modules[function.__module__])
+        return getattr(named, "__func__", named) is function  # a class method is bound to its class
     except (AttributeError, KeyError):
         return "<locals>" in function.__qualname__
 

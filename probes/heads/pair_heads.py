@@ -41,6 +41,7 @@ from probes.networks.layerwise_networks import LayerAutoencoder
 from probes.networks.network_options import COMPARING, is_same_rule
 from probes.networks.pair_networks import (
     MIN_BATCH,
+    JoinedCosine,
     LayerCosine,
     PairHead,
     SiameseCosine,
@@ -260,7 +261,7 @@ class PairFits(Head):
             layers=data.layers,
             scorer=self.context.task.scorer(split, result.metric),
             alone=np.stack([head.cosines for head in muted]),
-            how=HOW + UNREAD * hasattr(fitted[0].head, "read_layers"),
+            how=HOW + UNREAD * isinstance(fitted[0].head, JoinedCosine),
             together=(lambda masks: np.stack([head.predict(masks) for head in muted])) if is_joint else None,
         )
 
@@ -442,7 +443,7 @@ def layer_contributions(head: PairHead, data: PairLatents, split: str = "validat
     gold = data.split(split).gold.numpy()
     with torch.no_grad():
         whole = float(pearson(head.combine(similarities).numpy(), gold))
-        losses, read = [], list(getattr(head, "read_layers", range(head.n_layers)))
+        losses, read = [], head.read_layers if isinstance(head, JoinedCosine) else list(range(head.n_layers))
         for k in read:
             muted = similarities.clone()
             of_layer = slice(k, None, head.n_layers)  # its cosine, and what else the head makes of it

@@ -210,8 +210,8 @@ def dump_config(data: "BareFile", path: Path, config: "RunConfig | None" = None)
         for key, place in values["decoder"].items():
             if key in ("name", "adapter") and isinstance(place, str) and Path(place).exists():
                 values["decoder"][key] = os.path.relpath(place, path.parent)
-    values["task"]["options"] |= {"files": os.path.relpath(data.path, path.parent)}
-    values = {key: part for key, part in values.items() if part}
+    values["task"]["options"] = {**values["task"]["options"], "files": os.path.relpath(data.path, path.parent)}
+    values = {key: part for key, part in values.items() if part != {}}
     text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000)
     return "\n".join([*lines, text])
 

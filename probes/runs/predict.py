@@ -787,9 +787,8 @@ def _read_joined(
     for view in wanted:
         if view not in places:
             raise unknown_name(f"view or pooling that head {one.record.name!r} reads", view, places)
-    return {view: channels[places[view]][1] for view in wanted}, {
-        view: _read_out(one.head, places[view]) for view in wanted
-    }
+    layers = {view: channels[places[view]][1] for view in wanted}
+    return layers, {view: _read_out(one.head, places[view]) for view in wanted}
 
 
 def _read_out(head: Any, *layer: int) -> Transform | None:

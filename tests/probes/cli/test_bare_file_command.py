@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from probes.cli.main import main
-from probes.runs.config_file import read_config, read_data
+from probes.runs.config_file import dump_config, read_config, read_data
 from tests.probes.data.test_bare_file import COMMAS, IDS, TEXTS, delimited, some
 
 
@@ -37,6 +37,10 @@ def test_a_file_is_run_and_its_configuration_written_beside_the_run(
     assert written.startswith("# icecore run runs/reviews.yaml\n# reviews.csv: 80 rows")
     data = read_data("reviews.csv", {})
     again = read_config([], file="runs/reviews.yaml")
+    assert data is not None
+    before = dict(data.options)
+    dump_config(data, Path("elsewhere/reviews.yaml"))
+    assert data.options == before
     assert "files: ../reviews.csv" in written  # relative to itself
     assert (again.task, again.heads) == (read_config([], data=data).task, {"ridge-probe": {}})
 

@@ -48,8 +48,8 @@ def test_scores_stay_inside_the_range() -> None:
 @pytest.mark.parametrize("identical", [None, 0.3, 0.9])
 def test_constant_predictions_give_the_mean_gold(identical: float | None) -> None:
     gold = np.array([0.0, 1.0, 2.0, 3.0, 5.0])
-    found = fit_linear(np.full(5, 0.3, np.float32), gold, score_range=(0.0, 5.0), identical=identical)
-    np.testing.assert_allclose(found(np.array([0.0, 0.3, 9.0])), 2.2)
+    line = fit_linear(np.full(5, 0.3, np.float32), gold, score_range=(0.0, 5.0), identical=identical)
+    np.testing.assert_allclose(line(np.array([0.0, 0.3, 9.0])), 2.2)
 
 
 def test_plain_values_build_it_again() -> None:
