@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from extract.decoders.decoder import Decoder
 from extract.run.shards import DRAFTS
@@ -40,8 +42,10 @@ class Troubled:
         number = self._take_number()
         n_passes = 0
 
-        def act(*_: Any) -> None:
+        def act(module: nn.Module, *_: Any) -> None:
             nonlocal n_passes
+            if module is not decoder.blocks[0]:
+                return
             n_passes += 1
             if number < self.n_killed and n_passes > self.after:
                 shutil.copytree(self.shards / DRAFTS, self.notes / f"killed-{number}")
@@ -49,7 +53,8 @@ class Troubled:
             if self.n_killed <= number < self.n_killed + self.n_slow:
                 time.sleep(0.2)
 
-        decoder.blocks[0].register_forward_hook(act)
+        # On every module of this process: a hook of the decoder itself would be part of what its cache holds.
+        register_module_forward_hook(act)
         return decoder
 
     def _take_number(self) -> int:
