@@ -439,13 +439,14 @@ def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: Extra
     return head.predict(*_features(heads[0], rows, decoder, spec))
 
 
-def class_probabilities(
+def classify_texts(
     heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
-) -> Float[Tensor, "N K"]:
-    """Give the probability of every class, in the order of the head's names; HeadError for a head without any."""
+) -> tuple[list[str], Float[Tensor, "N K"]]:
+    """Predict texts, with the probability of every class in the order of the head's names; HeadError without any."""
     require_probabilities(heads[0].record.name)
-    logits: Tensor = heads[0].head(*_features(heads[0], rows, decoder, spec))
-    return logits.softmax(-1)
+    head: Any = heads[0].head
+    features = _features(heads[0], rows, decoder, spec)  # once for both: the decoder takes nearly all the time
+    return list(head.predict(*features)), head(*features).softmax(-1)
 
 
 def require_probabilities(name: str) -> None:

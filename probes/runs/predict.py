@@ -37,7 +37,7 @@ from extract.store.cache import LatentCache
 from extract.store.manifest import differences
 from probes.fitting.saved_fits import DECODER_KEYS, FittedModule, SavedHead, unlike
 from probes.heads.head_table import TaskKind, find_head
-from probes.heads.layer_head import class_probabilities, load_head, narrow_spec, only_chosen, saved_channels
+from probes.heads.layer_head import classify_texts, load_head, narrow_spec, only_chosen, saved_channels
 from probes.heads.result import HeadResult
 from probes.latents.text_latents import Transform, no_transform
 from probes.report.blocks import Table, plain_text
@@ -157,12 +157,16 @@ class RowScorer:
         return [answers.get(k) or Answer(None, row.error) for k, row in enumerate(rows)]
 
     def _answer(self, rows: Sequence[Row], with_probabilities: bool, is_clipped: bool) -> list[Answer]:
+        if with_probabilities:
+            self.require_rows(rows)
+            names, shares = classify_texts(self.seeds, rows, self.decoder, self.spec)
+            listed = self._name_columns(shares).to_dict("records")
+            return [Answer(name, probabilities=share) for name, share in zip(names, listed, strict=True)]
         predictions = self.predict(rows)
         if is_clipped and self.gold_range is not None:
             low, high = self.gold_range
             predictions = [min(max(value, low), high) if isinstance(value, float) else value for value in predictions]
-        shares = self.predict_proba(rows).to_dict("records") if with_probabilities else [{}] * len(rows)
-        return [Answer(value, probabilities=share) for value, share in zip(predictions, shares, strict=True)]
+        return [Answer(value) for value in predictions]
 
     def require_range(self) -> None:
         """Refuse to clip predictions that are no numbers, or whose range no run recorded."""
@@ -189,10 +193,12 @@ class RowScorer:
 
     def predict_proba(self, rows: Sequence[Row]) -> "pd.DataFrame":
         """Return `probabilities` as a frame with a column per class."""
+        return self._name_columns(self.probabilities(rows))
+
+    def _name_columns(self, shares: Float[Tensor, "N K"]) -> "pd.DataFrame":
         import pandas as pd
 
-        shares = self.probabilities(rows).detach().numpy()
-        return pd.DataFrame(shares, columns=list(self.seeds[0].head.arguments()["class_names"]))
+        return pd.DataFrame(shares.detach().numpy(), columns=list(self.seeds[0].head.arguments()["class_names"]))
 
     def probabilities(self, rows: Sequence[Row]) -> Float[Tensor, "N K"]:
         """Return the `(N, K)` probability of every class, in the order of `seeds[0].head.arguments()["class_names"]`.
@@ -200,7 +206,7 @@ class RowScorer:
         Rows are as for `score`.
         """
         self.require_rows(rows)
-        return class_probabilities(self.seeds, rows, self.decoder, self.spec)
+        return classify_texts(self.seeds, rows, self.decoder, self.spec)[1]
 
     def fields(self, row: Row, prediction: Prediction) -> dict[str, Any]:
         """Name what a scored row holds: a value by name, or for words a list of one value per word."""

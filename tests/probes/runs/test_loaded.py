@@ -9,6 +9,8 @@ import pytest
 
 from extract.errors import HeadError, InputError, UnknownNameError
 from extract.store.cache import LatentCache
+from probes.heads import layer_head
+from probes.runs.new_rows import NewRow
 from probes.runs.predict import LoadedRun, load_run
 from probes.runs.results import COLUMNS, results
 from tests.probes.finished_run import Finished
@@ -90,6 +92,18 @@ def test_classes_have_probabilities(classes: LoadedRun) -> None:
     shares = classes.predict_proba(texts)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-6)
     assert list(shares.idxmax(axis=1)) == classes.predict(texts)
+
+
+def test_classes_and_their_probabilities_read_the_texts_once(
+    classes: LoadedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed, n_read = layer_head.embed_once, list[int]()
+    monkeypatch.setattr(layer_head, "embed_once", lambda *given: (n_read.append(1), embed(*given))[1])
+    texts = [row["text"] for row in predicted(classes.folder)][:3]
+    answers = classes.scorer().answer([NewRow(text) for text in texts], with_probabilities=True)
+    assert len(n_read) == 1
+    assert [answer.prediction for answer in answers] == classes.predict(texts)
+    assert [dict(answer.probabilities) for answer in answers] == classes.predict_proba(texts).to_dict("records")
 
 
 @pytest.mark.parametrize("method", ["score_pairs", "tag"])
