@@ -157,8 +157,9 @@ def _held_out(results: dict[str, Any], system: str) -> str:
     first, *_ = results["adapters"].values()
     for adapters in (results["adapters"], results.get("beside", {}).get("adapters", {})):
         if held_out := adapters.get(system, {}).get("held_out"):
-            before = held_out.get("before") or first["held_out"]["before"]  # of the same objectives
-            return f"{before['mntp']:.2f} to {held_out['kept']['mntp']:.2f}"
+            before = held_out.get("before") or first["held_out"]["before"]  # of the same rows and objectives
+            objective = "mntp" if "mntp" in held_out["kept"] else "mtp"
+            return f"{before[objective]:.2f} to {held_out['kept'][objective]:.2f}"
     return ""
 
 
