@@ -411,6 +411,13 @@ class PartGain:
     rank: float
     """Normalised rank of the point among all on this part, 0 the best; NaN where ranks were not taken."""
     n_units: int
+    is_chosen_on: bool = False
+    """Whether this task is the one that the point was chosen on."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is part of the mean: it has a gain, and did not choose the point."""
+        return math.isfinite(self.value) and not self.is_chosen_on
 
 
 @dataclass(frozen=True)
@@ -425,12 +432,12 @@ class Transfer:
     """Where the point was chosen, in words."""
     parts: tuple[PartGain, ...]
     value: float
-    """Mean gain over parts."""
+    """Mean gain over the parts that count, those that did not choose the point."""
     low: float
-    """Lower end of the interval that reflects the draw of parts as well as of rows."""
+    """Lower end of its Student interval, which reflects the draw of parts as well as of rows; NaN for one part."""
     high: float
     spread: float
-    """Standard deviation of the gains."""
+    """Standard deviation of these gains."""
 
 
 @dataclass(frozen=True)

@@ -97,15 +97,24 @@ def count_points(scores: PlansScores) -> str:
 
 
 def seen_on(transfer: Transfer) -> str:
-    """Say on how many sets a gain was seen."""
-    n, reach = len(transfer.parts), signed_interval(transfer.low, transfer.high)
-    n_gained = sum(part.value > 0 for part in transfer.parts)
-    n_certain = sum(part.low > 0 and part.n_units >= FEW_UNITS for part in transfer.parts)
-    return (
-        f"Over {n} {transfer.over}, chosen on {transfer.chosen_on}, a gain was seen on {n_gained} of {n} and "
-        f"is certain, each by itself, on {n_certain}: {percent(transfer.value, sign='+')} on average, spread "
-        f"{percent(transfer.spread)} ({reach} over {transfer.over.partition(',')[0]} and rows)."
-    )
+    """Say on how many sets a gain was seen, those aside on which the point was chosen."""
+    parts = [part for part in transfer.parts if part.counts]
+    n, over = len(parts), transfer.over.partition(",")[0]
+    if not n:
+        return f"No gain was measured on {over} other than those that chose."
+    n_gained = sum(part.value > 0 for part in parts)
+    n_certain = sum(part.low > 0 and part.n_units >= FEW_UNITS for part in parts)
+    chosen = f"chosen on {transfer.chosen_on}"
+    where = f"Over {n} {transfer.over}, {chosen}"
+    if any(part.is_chosen_on for part in transfer.parts):
+        where = f"With the point {chosen}, over {f'the {n} other tasks' if n > 1 else 'the other task'}"
+    text = f"{where}, a gain was seen on {n_gained} of {n} and is certain, each by itself, on {n_certain}"
+    if n == 1:
+        return f"{text}: {percent(parts[0].value, sign='+')} ({signed_interval(parts[0].low, parts[0].high)})."
+    reach = f"{signed_interval(transfer.low, transfer.high)} over {over} and rows"
+    mixed = ", in points of different metrics" * (len({part.metric for part in parts}) > 1)
+    mean = f"{percent(transfer.value, sign='+')} on average{mixed}"
+    return f"{text}: {mean}, spread {percent(transfer.spread)} ({reach})."
 
 
 def _transfers_with_gains(scores: PlansScores) -> list[Transfer]:
@@ -125,7 +134,8 @@ def _ties(scores: PlansScores, name: str, choice: PlanChoice) -> str:
     if n_others == 1:
         return f"On {rows}, the other point is {'not ' * (not n_tied)}statistically tied with it."
     verb = "is" if n_tied == 1 else "are"
-    return f"On {rows}, {n_tied} of the {n_others} other points {verb} statistically tied with it."
+    tied = f"On {rows}, {n_tied} of the {n_others} other points {verb} statistically tied with it"
+    return f"{tied} (paired, corrected by Holm)."
 
 
 def transfer_blocks(scores: PlansScores) -> Iterator[Block]:
@@ -136,7 +146,7 @@ def transfer_blocks(scores: PlansScores) -> Iterator[Block]:
         columns = ("part", "point", "metric", "split", "reference", "chosen", "gain", "95 % interval", "rank", "n")
         rows = [
             (
-                cell(part.name),
+                cell(part.name) + ", which chose" * part.is_chosen_on,
                 f"`{label_of(part.point)}`",
                 metric_label(part.metric),
                 part.split,

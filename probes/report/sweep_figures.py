@@ -114,7 +114,7 @@ def draw_parts(album: style.Album, scores: PlansScores) -> None:
             style.on_panel(draw_gains),
             rows,
             title=f"{slot}: gains over {over}",
-            note=f"chosen - reference on {split}; bars: 95 % over rows, of the mean over {plain} as well",
+            note=f"chosen - reference on {split}; bars: 95 % over rows, for the mean over {plain} too, cut at the edge",
             size=(style.SIZE[0], 1.3 + ROW * len(rows)),
             table=rows.drop(columns=["slot", "over"]).rename_axis(columns="scores are fractions"),
         )
@@ -309,8 +309,13 @@ def draw_gains(axes: Axes, frame: pd.DataFrame) -> Axes:
         axes.plot(value[row], row, "D" if name == "mean" else "o", color=colour, markersize=5)
     axes.axvline(0, color=style.GREY, linewidth=0.7)
     axes.axhline(len(names) - 1.5, color=style.PALE, linewidth=0.7)
-    axes.set_yticks(range(len(names)), [style.shorten(name) for name in names])
+    chose = frame["is_chosen_on"].to_numpy(bool)
+    labels = [style.shorten(name) + ", chose" * bool(of) for name, of in zip(names, chose, strict=True)]
+    axes.set_yticks(range(len(names)), labels)
     axes.set_ylim(len(names) - 0.4, -0.6)
+    ends = np.concatenate([low[:-1], high[:-1]])  # with few parts the bar of the mean, the last row, is far longer
+    if (ends := np.append(ends[np.isfinite(ends)], 0.0)).any():
+        axes.set_xlim(ends.min() - 0.3 * np.ptp(ends), ends.max() + 0.3 * np.ptp(ends))
     axes.grid(visible=False, axis="y")
     metrics = [metric_label(metric) for metric in dict.fromkeys(frame["metric"].dropna())]
     axes.set_xlabel(f"gain in {' and '.join(metrics)} x 100")

@@ -11,7 +11,7 @@ from probes.report.scores import PlanChoice, PlanScores, PlansScores, PointGap, 
 PLAN_AXIS = "plan"
 GAIN_COLUMNS = (
     *("slot", "over", "part", "point", "metric", "split", "chosen", "reference"),
-    *("gain", "low", "high", "rank", "n_units"),
+    *("gain", "low", "high", "rank", "n_units", "is_chosen_on"),
 )
 COLUMNS = (
     *("point", "task", "decoder", "n_tokens", "plan", "slot", "head", "pooling"),
@@ -150,7 +150,8 @@ def gains_frame(scores: PlansScores) -> pd.DataFrame:
     """List the gains of the choices over tasks and over sources of rows: a row per part, and one for the mean.
 
     Columns: `slot`, `over`, `part`, `point`, `metric`, `split`, `chosen` and `reference` (scores), `gain`, `low`,
-    `high`, `rank` (0 the best of all points on this part), `n_units`; the mean is called `mean`.
+    `high`, `rank` (0 the best of all points on this part), `n_units`, `is_chosen_on` (the task chose the point, and is
+    not part of the mean); the mean is called `mean`.
     """
     rows = []
     for transfer in scores.grid.transfers if scores.grid else ():
@@ -159,7 +160,8 @@ def gains_frame(scores: PlansScores) -> pd.DataFrame:
             gain = {"gain": part.value, "low": part.low, "high": part.high}
             where = {"part": part.name, "point": label_of(part.point), "metric": part.metric, "split": part.split}
             numbers = {"chosen": part.chosen, "reference": part.reference, **gain, "rank": part.rank}
-            rows.append({**of, **where, **numbers, "n_units": part.n_units})
+            rows.append({**of, **where, **numbers, "n_units": part.n_units, "is_chosen_on": part.is_chosen_on})
         mean = {"gain": transfer.value, "low": transfer.low, "high": transfer.high}
-        rows.append({**of, "part": "mean", **mean, "n_units": len(transfer.parts)})
+        n_parts = sum(part.counts for part in transfer.parts)
+        rows.append({**of, "part": "mean", **mean, "n_units": n_parts, "is_chosen_on": False})
     return pd.DataFrame(rows, columns=list(GAIN_COLUMNS))

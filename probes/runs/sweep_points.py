@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy.stats import t as student_t
 
 from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, TaskError, first_line
 from extract.masks.mask_plan import MaskPlan
@@ -445,7 +445,7 @@ class Sweep:
         chosen, beside, ranks = self.on_tasks(point), self.on_tasks(reference), self._ranks(name)
         ranks = np.full_like(ranks, np.nan) if self.search else ranks  # among all points, which were not all scored
         row = systems.index(chosen)
-        parts, draws = list[PartGain](), list[NDArray[np.float64]]()
+        parts = list[PartGain]()
         for column, (value, here) in enumerate(chosen.items()):
             result, other, task = self.result(here, name), self.result(beside[value], name), self.tasks[here.label]
             split = "test" if "test" in result.predictions and "test" in other.predictions else "validation"
@@ -455,10 +455,10 @@ class Sweep:
             compared = score_gaps([result], other, split, rows=rows, n_resamples=self.config.bootstrap)
             scores = result.mean(split), other.mean(split)
             gap = compared.interval(0, around=scores[0] - scores[1])
-            parts.append(_part(value, here, result.metric, split, scores, gap, rank=float(ranks[row, column])))
-            draws.append(compared.draws[0] + gap.value - compared.gaps[0])
+            part = _part(value, here, result.metric, split, scores, gap, rank=float(ranks[row, column]))
+            parts.append(replace(part, is_chosen_on=value == self.chosen_on))
         where = f"the task {self.chosen_on}" if self.chosen_on else "all tasks, by the mean normalised rank"
-        return make_transfer(name, "tasks", where, parts, draws)
+        return make_transfer(name, "tasks", where, parts)
 
     def _over_sources(self, name: str, point: Point, reference: Point) -> Iterator[Transfer]:
         """Compare the chosen point with the reference on each source of rows, then with it left out of the choice."""
@@ -470,7 +470,7 @@ class Sweep:
                 continue
             if self.search and over == LEFT_OUT:  # other points are not there to be chosen
                 continue
-            parts, draws = list[PartGain](), list[NDArray[np.float64]]()
+            parts = list[PartGain]()
             sources = rows_by_source(task, on)
             for source, rows in sources.items():
                 chosen = point if over == "sources" else self._choose_without(name, point, sources, source)
@@ -478,11 +478,10 @@ class Sweep:
                 gap = compared.interval(0)
                 scores = float(compared.scores[0]), float(compared.scores[0] - compared.gaps[0])
                 parts.append(_part(source, chosen, result.metric, on, scores, gap))
-                draws.append(compared.draws[0])
             where = "all sources of validation"
             if over == LEFT_OUT:
                 where = "the other sources of validation, with the layer that each has on all"
-            if (transfer := make_transfer(name, over, where, parts, draws)) is not None:
+            if (transfer := make_transfer(name, over, where, parts)) is not None:
                 yield transfer
 
     def _choose_without(self, name: str, point: Point, sources: Mapping[str, Sequence[int]], left_out: str) -> Point:
@@ -559,36 +558,19 @@ def _part(
     return PartGain(name, point.values, metric, split, *scores, gap.value, gap.low, gap.high, rank, gap.n_units)
 
 
-def make_transfer(
-    name: str, over: str, chosen_on: str, parts: Sequence[PartGain], draws: Sequence[NDArray[np.float64]]
-) -> Transfer | None:
+def make_transfer(name: str, over: str, chosen_on: str, parts: Sequence[PartGain]) -> Transfer | None:
     """Average gains over parts, with an interval over the draw of parts as well as of rows; None for one part.
 
-    A part on which one of the two has no score is listed, and left out of the average.
+    A part on which one of the two has no score, and the task that chose, are listed and left out of the average. The
+    interval is Student's: the gains that were measured vary with the parts and with their rows.
     """
     if len(parts) < 2:
         return None
-    scored = [number for number, part in enumerate(parts) if math.isfinite(part.value)]
-    values = np.array([parts[number].value for number in scored])
-    low, high = mean_gain_interval(np.stack([draws[number] for number in scored])) if scored else (math.nan, math.nan)
-    mean = float(values.mean()) if scored else math.nan
-    spread = float(values.std(ddof=1)) if len(scored) > 1 else math.nan
+    gains = np.array([part.value for part in parts if part.counts])
+    low, high, spread = math.nan, math.nan, math.nan
+    if len(gains) > 1:
+        spread = float(gains.std(ddof=1))
+        reach = float(student_t.ppf(0.975, len(gains) - 1)) * spread / math.sqrt(len(gains))
+        low, high = float(gains.mean()) - reach, float(gains.mean()) + reach
+    mean = float(gains.mean()) if len(gains) else math.nan
     return Transfer(name, over, chosen_on, tuple(parts), mean, low, high, spread)
-
-
-def mean_gain_interval(draws: Float[np.ndarray, "T R"]) -> tuple[float, float]:
-    """Return the interval of 95 % of the mean gain over `T` tasks or sources, from `R` resamples of their rows.
-
-    Every resample draws as many parts as there are, with replacement, and of each the gain of a resample of its rows
-    (a bootstrap of two levels). With few parts it is rough. Resamples in which a part has no score are left out.
-    """
-    n_parts, n_resamples = draws.shape
-    rng = np.random.default_rng(0)
-    parts = rng.integers(n_parts, size=(n_resamples, n_parts))
-    rows = rng.integers(n_resamples, size=(n_resamples, n_parts))
-    drawn = draws[parts, rows]
-    means = drawn.mean(axis=1)[np.isfinite(drawn).all(axis=1)]
-    if not len(means):
-        return math.nan, math.nan
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)

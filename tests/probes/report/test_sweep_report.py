@@ -159,6 +159,19 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     [transfer] = scores.grid.transfers
     small = replace(transfer, parts=tuple(replace(part, n_units=8) for part in transfer.parts))
     assert ", on 0: " in seen_on(small)
+    chose, *others = transfer.parts
+    unseen = replace(transfer, parts=(replace(chose, is_chosen_on=True), *others))
+    assert seen_on(unseen).startswith(
+        "With the point chosen on the task one, over the 2 other tasks, a gain was seen on 1 of 2"
+    )
+    alone = replace(transfer, parts=(replace(chose, is_chosen_on=True), others[0]))
+    assert (
+        "over the other task, a gain was seen on 1 of 1 and is certain, each by itself, on 0: +5.0 (-5.0 to +15.0)."
+        in seen_on(alone)
+    )
+    assert "different metrics" not in seen_on(transfer)
+    mixed = replace(transfer, parts=(chose, replace(others[0], metric="f1-macro")))
+    assert "on average, in points of different metrics, spread" in seen_on(mixed)
     by = replace(scores, grid=replace(scores.grid, choose_by="sources"))
     assert "The best of 6 plans, by the mean over sources, is `backward:1`, with" in plans_lead(by)
     assert "the next plan" not in plans_lead(by)

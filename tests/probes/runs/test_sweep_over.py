@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import ttest_1samp
 
 from extract.decoders.decoder import load_decoder
 from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
@@ -26,7 +27,7 @@ from probes.data.task_table import load_task
 from probes.latents.text_latents import Transform
 from probes.metrics.prediction_metrics import pearson
 from probes.metrics.significance import bootstrap_p_value, correct_p_values, resamples_for
-from probes.report.scores import PlanScores, PlansScores, read_plans, without_nan
+from probes.report.scores import PartGain, PlanScores, PlansScores, read_plans, without_nan
 from probes.report.sweep_frames import gains_frame, layer_scores, points_frame, score_rows, source_frame
 from probes.runs import sweep_caches, sweep_points, sweep_run
 from probes.runs.config_file import read_config
@@ -37,7 +38,7 @@ from probes.runs.probe import Encoder
 from probes.runs.results import layers_across, results
 from probes.runs.run import RunResult, run, score_gaps
 from probes.runs.run_config import RunConfig, TaskSpec, load_run_task
-from probes.runs.sweep_points import mean_gain_interval, require_sources, rows_by_source
+from probes.runs.sweep_points import make_transfer, require_sources, rows_by_source
 from probes.runs.sweep_run import sweep
 from probes.runs.task_kinds import KINDS
 from probes.runs.watcher import Watcher
@@ -461,13 +462,18 @@ def test_what_is_chosen_on_one_task_is_read_on_the_others(over_tasks: RunResult[
         assert part.value == pytest.approx(there - here)
         on = [scores[encoder, part.name].selection_score for encoder in ("plain", "echo")]
         assert part.rank == (0.0 if scores[chosen, part.name].selection_score == max(on) else 1.0)
-    values = [part.value for part in tasks.parts]
-    assert tasks.value == pytest.approx(np.mean(values))
-    assert tasks.spread == pytest.approx(np.std(values, ddof=1))
+    [of_choice, unseen] = tasks.parts
+    assert (of_choice.is_chosen_on, unseen.is_chosen_on) == (True, False)
+    assert tasks.value == unseen.value  # the task that chose is no part of the mean
+    assert np.isnan([tasks.low, tasks.high, tasks.spread]).all()
     gains = gains_frame(record)
-    assert gains[gains["over"] == "tasks"]["part"].tolist() == ["mine", "sample", "mean"]
+    gains = gains[gains["over"] == "tasks"]
+    assert gains["part"].tolist() == ["mine", "sample", "mean"]
+    assert gains["is_chosen_on"].tolist() == [True, False, False]
+    assert gains["n_units"].iloc[-1] == 1
     summary = (over_tasks.folder / "summary.md").read_text(encoding="utf-8")
-    assert f"Over 2 tasks, chosen on the task mine, a gain was seen on {sum(v > 0 for v in values)} of 2" in summary
+    assert "With the point chosen on the task mine, over the other task, " in summary
+    assert f"a gain was seen on {int(unseen.value > 0)} of 1 and is certain" in summary
     assert summary.splitlines()[2].startswith("The best of 2 points on 2 tasks is ")
 
 
@@ -544,15 +550,33 @@ def test_a_task_to_choose_on_that_is_none_is_refused(config: RunConfig, choose_o
         sweep(config, {"poolings": ["mean", "last"]}, choose_on="sts-sample")
 
 
-def test_the_interval_of_a_mean_gain_reflects_parts_as_well_as_rows() -> None:
+def make_parts(gains: Iterable[float]) -> list[PartGain]:
+    return [PartGain(str(k), {}, "pearson", "test", 0.5, 0.4, gain, 0, 1, 0, 60) for k, gain in enumerate(gains)]
+
+
+@pytest.mark.parametrize("n_parts", [2, 4, 8])
+def test_the_interval_of_a_mean_gain_covers_it_with_few_parts(n_parts: int) -> None:
+    """Parts differ in their true gains, and what is measured of each varies with its rows."""
     rng = np.random.default_rng(0)
-    same = rng.normal(0.1, 0.01, size=(6, 1000))
-    low, high = mean_gain_interval(same)
-    assert low == pytest.approx(0.1 - 1.96 * 0.01 / math.sqrt(6), abs=3e-3)  # rows alone
-    apart = same + np.array([-0.3, -0.2, -0.1, 0.1, 0.2, 0.3])[:, None]
-    wide = mean_gain_interval(apart)
-    assert wide[1] - wide[0] > 10 * (high - low)
-    assert mean_gain_interval(np.full((3, 200), 0.25)) == (0.25, 0.25)
+    gains = rng.normal(0.1, 0.05, size=(4000, n_parts)) + rng.normal(0, 0.02, size=(4000, n_parts))
+    covered = 0
+    for measured in gains:
+        transfer = make_transfer("head", "tasks", "", make_parts(measured))
+        assert transfer is not None
+        covered += transfer.low <= 0.1 <= transfer.high
+    assert covered / 4000 == pytest.approx(0.95, abs=0.015)
+    interval = ttest_1samp(gains[-1], 0).confidence_interval(0.95)
+    assert (transfer.low, transfer.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_the_mean_gain_leaves_out_the_task_that_chose_and_parts_without_a_score() -> None:
+    parts = make_parts([0.9, 0.1, math.nan, 0.3])
+    parts[0] = replace(parts[0], is_chosen_on=True)
+    transfer = make_transfer("head", "tasks", "the task 0", parts)
+    assert transfer is not None
+    assert len(transfer.parts) == 4
+    assert transfer.value == pytest.approx(0.2)
+    assert transfer.spread == pytest.approx(math.sqrt(0.02))
 
 
 def test_the_rows_of_stsb_carry_genre_and_source(icecore_data: Path) -> None:
