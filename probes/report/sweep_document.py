@@ -207,7 +207,7 @@ def _choices(scores: PlansScores) -> Iterator[Block]:
         point = describe_point(result.chosen)
         rows.append(
             (
-                name,
+                name if name == result.name else f"{name}, there {result.name}",
                 f"`{label_of(choice.point)}`" + f", {point}" * bool(point),
                 metric_label(result.metric),
                 percent(result.selection_score),

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from probes.data.task import TOO_NARROW
+from probes.report.blocks import Table
 from probes.report.document import plans_lead
 from probes.report.scores import Lead, PointGap
 from probes.report.style import Album, make_figure, on_panel
@@ -190,6 +191,10 @@ def test_the_first_sentence_names_the_winner_and_says_whether_it_is_certain() ->
     assert "The reference is `plan=causal`." in grid_document(of_tasks).blocks
     at_reference = replace(choice, point={"plan": "causal", "encoder": "last"}, lead=None)
     assert "which is the reference itself" in grid_lead(replace(of_tasks, chosen={"head": at_reference}))
+    choices = [
+        block for block in grid_document(replace(scores, chosen={"head 1": choice})).blocks if isinstance(block, Table)
+    ]
+    assert choices[0].rows[0][0] == "head 1, there head"  # where points have heads of other names
     early = replace(scores, grid=replace(scores.grid, tied={}))
     assert "tied with" not in grid_lead(early)
 
