@@ -299,7 +299,7 @@ class StepData(lightning.LightningDataModule):
         self.contrast_order = np.zeros(0, np.int64)
         if texts.contrast is not None and objectives.contrast is not None:
             self.contrast_batch = objectives.contrast.options.batch
-            self.contrast_order = texts.contrast.draw(config.steps * self.contrast_batch, seed=(config.seed, 2))
+            self.contrast_order = texts.contrast.draw(config.steps, self.contrast_batch, seed=(config.seed, 2))
 
     def part(self, step: int, number: int) -> StepPart:
         """Make a part of a step; the contrast of all rows of a step is in its first part."""
@@ -841,10 +841,11 @@ def _read_texts(config: AdaptConfig, decoder: Decoder, excluded: Excluded, say: 
     return Texts(tokens, held_tokens, contrast, held_contrast)
 
 
-PROCEDURE = 4
+PROCEDURE = 5
 """Of what settings lead to: 1 drew what is hidden for whole batches, and kept looks of any phase; 2 looked at views
 without dropout, drew rows of contrast whatever the weights of corpora, and scored them in half precision; 3 excluded no
-sentences of words, held out views and anchors row by row, and did not count where it was computed."""
+sentences of words, held out views and anchors row by row, and did not count where it was computed; 4 let a batch of
+contrast hold a row twice, and equal texts be negatives."""
 
 
 def _settings(config: Plain) -> Plain:

@@ -190,7 +190,7 @@ class SscOptions:
     negative: str = ""
     """Column of one that is to be far, a hard negative; none when empty."""
     batch: int = 64
-    """Rows of a step, each of which has the others as negatives."""
+    """Rows of a step, all different, each of which has the others as negatives but for equal texts."""
     length: int = 128
     """Most tokens of a text, those of its instruction and EOS among them."""
     instruction: str = "Given the sentence, find its representation: "

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
@@ -356,10 +356,12 @@ def info_nce(
     negatives: Float[Tensor, "B D"] | None = None,
     *,
     temperature: float,
+    is_left_out: Bool[Tensor, "B C"] | None = None,
 ) -> Float[Tensor, ""]:
     """Compute InfoNCE: the cross-entropy of each anchor's own positive among all positives and all hard negatives.
 
-    Scores are cosines divided by the temperature; the mean over anchors is returned.
+    Scores are cosines divided by the temperature; the mean over anchors is returned. Candidates that are left out of an
+    anchor's denominator are no negatives of it; its own positive never is.
 
     Example:
         >>> vectors = torch.eye(2)
@@ -369,6 +371,8 @@ def info_nce(
     candidates = positives if negatives is None else torch.cat([positives, negatives])
     with torch.autocast(anchors.device.type, enabled=False):  # a cosine in bfloat16 is off by a hundredth
         scores = normalize(anchors.float(), dim=-1) @ normalize(candidates.float(), dim=-1).T / temperature
+    if is_left_out is not None:
+        scores = scores.masked_fill(is_left_out.to(scores.device), -torch.inf)
     return cross_entropy(scores, torch.arange(len(anchors), device=scores.device))
 
 
@@ -382,6 +386,28 @@ class ContrastBatch:
 
     batch: Batch
     n_rows: int
+    is_left_out: Bool[Tensor, "B C"]
+    """Whether a candidate, a positive or a hard negative, is no negative of an anchor though it is of another row."""
+
+
+def find_equal_texts(codes: Int[NDArray[np.int64], "K B"]) -> Bool[NDArray[np.bool_], "B C"]:
+    """Find the candidates that are no negatives of an anchor: the same text as it, or as a positive of an equal anchor.
+
+    `codes` numbers the texts, equal ones alike: a row of anchors, one of positives, and perhaps one of hard negatives.
+    An anchor's own positive is not among what is found.
+
+    Example:
+        >>> find_equal_texts(np.array([[0, 1, 2], [3, 3, 4]])).astype(int)  # two anchors share a positive
+        array([[0, 1, 0],
+               [1, 0, 0],
+               [0, 0, 0]])
+    """
+    anchors, positives, candidates = codes[0], codes[1], codes[1:].ravel()
+    is_equal_anchor, is_positive = anchors[:, None] == anchors, positives[:, None] == candidates
+    is_found: NDArray[np.bool_] = is_equal_anchor.astype(np.float32) @ is_positive > 0
+    is_found |= anchors[:, None] == candidates
+    np.fill_diagonal(is_found, False)
+    return is_found
 
 
 class Contrast:
@@ -431,10 +457,17 @@ class Contrast:
         return sum(cut), len(cut)
 
     def gather(self, rows: Sequence[TextRow]) -> ContrastBatch:
-        """Put the texts of rows into a batch; a text alone is its own positive, of which dropout makes another view."""
+        """Put the texts of rows into a batch; a text alone is its own positive, of which dropout makes another view.
+
+        Texts are equal where the decoder reads the same of them.
+        """
         columns = [*zip(*rows, strict=True)]
         texts = [text for column in (columns * 2 if len(columns) == 1 else columns) for text in column]
-        return ContrastBatch(collate(self._encode(texts), range(len(texts))), len(rows))
+        encoded = self._encode(texts)
+        numbers = dict[bytes, int]()
+        codes = np.array([numbers.setdefault(item.ids.tobytes(), len(numbers)) for item in encoded])
+        is_left_out = torch.from_numpy(find_equal_texts(codes.reshape(-1, len(rows))))
+        return ContrastBatch(collate(encoded, range(len(texts))), len(rows), is_left_out)
 
     def loss(self, batch: ContrastBatch) -> Float[Tensor, ""]:
         """Compute the loss, the mean over layers."""
@@ -443,7 +476,7 @@ class Contrast:
         for position in self._positions:
             hidden = states[position]
             vectors = torch.split(self._pool(hidden, index_rows(batch.batch, hidden.device)), batch.n_rows)
-            losses.append(info_nce(*vectors, temperature=self.options.temperature))
+            losses.append(info_nce(*vectors, temperature=self.options.temperature, is_left_out=batch.is_left_out))
         return torch.stack(losses).mean()
 
 
@@ -535,16 +568,24 @@ class MixedRows(Generic[Row]):
     documents: frozenset[str] = frozenset()
     """Digests of the documents that rows of tokens are of."""
 
-    def draw(self, n: int, *, seed: Sequence[int]) -> NDArray[np.int64]:
-        """Draw the rows of a whole training: parts by their shares, and each part's rows in one order after another."""
+    def draw(self, n_batches: int, batch: int = 1, *, seed: Sequence[int]) -> NDArray[np.int64]:
+        """Draw the rows of a whole training, batch by batch, none of which holds a row twice.
+
+        Each batch has its share of every part, rounded up or down at random, and each part's rows come in one order
+        after another: the next begins where what is left of one is fewer than a batch takes. A part must have as many
+        rows as a batch takes at most, its share rounded up.
+        """
         generator = np.random.default_rng(seed)
-        parts = generator.choice(len(self.shares), size=n, p=self.shares)
-        drawn = np.empty(n, np.int64)
+        ends = np.round(batch * np.cumsum([0.0, *self.shares]) / np.sum(self.shares), 12)
+        counts = np.diff(np.ceil(ends - generator.random((n_batches, 1)))).astype(np.int64)
+        parts = np.repeat(np.tile(np.arange(len(self.shares)), n_batches), counts.ravel())
+        drawn = np.empty(n_batches * batch, np.int64)
         for part in range(len(self.shares)):
-            rows, places = np.flatnonzero(self.part_of == part), np.flatnonzero(parts == part)
-            rounds = -(-len(places) // len(rows))
-            order = np.concatenate([generator.permutation(rows) for _ in range(rounds)] or [rows[:0]])
-            drawn[places] = order[: len(places)]
+            rows, left = np.flatnonzero(self.part_of == part), np.empty(0, np.int64)
+            for places in np.split(np.flatnonzero(parts == part), np.cumsum(counts[:-1, part])):
+                if len(places) > len(left):
+                    left = generator.permutation(rows)
+                drawn[places], left = left[: len(places)], left[len(places) :]
         return drawn
 
 
@@ -707,6 +748,12 @@ def read_text_rows(
             f"sscl has {len(trained)} rows to train on and {len(held)} held out; allowed: at least a batch of "
             f"{options.batch}, and 2. Give more rows, or lower objectives.sscl.batch or training.held_out."
         )
+    for name, texts in zip((options.anchor, options.positive), zip(*trained, strict=True), strict=False):
+        if options.files and not options.negative and len({*texts}) == 1:
+            raise TaskError(
+                f"sscl has the one text {texts[0]!r} in the column {name!r} of all rows to train on, so none has a "
+                "negative; give rows with other texts, or set objectives.sscl.negative."
+            )
     weights = np.ones(1) if options.files else np.array([part.weight for part in corpus])
     if empty := {*range(len(weights))} - {part_of[row] for row in trained}:
         part = corpus[min(empty)]
@@ -716,11 +763,12 @@ def read_text_rows(
         )
     shares = weights / weights.sum()
     counts = np.bincount([part_of[row] for row in trained], minlength=len(shares))
-    if len(small := np.flatnonzero(counts < np.floor(shares * options.batch))):
-        of_batch, scarce = shares[small[0]] * options.batch, corpus[int(small[0])]
+    most = np.ceil(np.round(shares * options.batch, 9)).astype(int)
+    if len(small := np.flatnonzero(counts < most)):
+        scarce = corpus[int(small[0])]
         raise TaskError(
             f"sscl has {counts[small[0]]} rows of the corpus {scarce.corpus or Path(scarce.files).name!r}, and a batch "
-            f"takes {of_batch:.0f}, so that one would be in it twice; give more texts, or lower its weight or "
+            f"takes {most[small[0]]}, so that one would be in it twice; give more texts, or lower its weight or "
             "objectives.sscl.batch."
         )
 

@@ -181,6 +181,17 @@ def test_the_same_settings_find_the_adapter_and_others_are_refused(tmp_path: Pat
         adapt(replace(config, seed=1))  # whose decoder is not loaded
 
 
+def test_an_adapter_of_an_older_procedure_is_not_taken_for_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pair_config(tmp_path, phases=[{"steps": 1, "weights": {"mntp": 1.0}}])
+    with monkeypatch.context() as patch:
+        patch.setattr(adapt_module, "PROCEDURE", adapt_module.PROCEDURE - 1)
+        adapt(config, language=pair_language())
+    with pytest.raises(ConfigError, match="holds an adapter of another decoder, other texts"):
+        adapt(config, language=pair_language())
+
+
 def test_other_shares_of_the_same_texts_are_another_adapter(tmp_path: Path) -> None:
     files = [str(write_pairs(tmp_path / f"{seed}.txt", n_lines=40, seed=seed)) for seed in (0, 1)]
 
@@ -701,6 +712,35 @@ def test_contrast_is_that_of_a_plain_forward_pass_with_instruction_and_eos(tmp_p
     for changes in ({"instruction": ""}, {"eos": "none"}):
         other = Contrast(language.decoder, replace(options, **changes))  # type: ignore[arg-type]
         assert abs(float(other.loss(other.gather(rows))) - float(expected)) > 1e-3
+
+
+def test_texts_that_read_the_same_are_no_negatives_of_each_other(tmp_path: Path) -> None:
+    """An equal positive adds nothing to the loss, be it equal in the file or where both texts are cut."""
+    files = str(write_triples(tmp_path / "t.jsonl"))
+    options = SscOptions(files=files, negative="negative", instruction="", length=8)
+    contrast = Contrast(pair_language().decoder, options)
+    rows = [("a1 b1", "b1 a1", "a4"), ("a2 b2", "b2 a2", "a5"), ("a3 b3", "b3 a3", "b3 a3")]
+    batch = contrast.gather([*rows, ("a7 b7", "b1 a1", "a6")])
+    states = states_with_gradients(contrast.decoder, batch.batch)[4].detach()
+    ends = torch.stack([row[n - 1] for row, n in zip(states, batch.batch.n_tokens.tolist(), strict=True)])
+    scores = torch.nn.functional.normalize(ends[:4], dim=-1) @ torch.nn.functional.normalize(ends[4:], dim=-1).T / 0.1
+    candidates = [[0, 1, 2, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 7], [1, 2, 3, 4, 5, 6, 7]]
+    own = [0, 1, 2, 3]
+    losses = [scores[i, some].logsumexp(0) - scores[i, own[i]] for i, some in enumerate(candidates)]
+    torch.testing.assert_close(contrast.loss(batch).detach(), torch.stack(losses).mean())
+    cut = contrast.gather([("a1 b1", "b1 a1 " * 8), ("a2 b2", "b1 a1 " * 9)])
+    assert float(contrast.loss(cut).detach()) == 0.0
+    views = Contrast(contrast.decoder, replace(options, files="", negative=""))
+    assert not views.gather([("a1 b1",), ("a2 b2",)]).is_left_out.any()
+
+
+def test_no_contrast_of_a_training_holds_a_row_twice(tmp_path: Path) -> None:
+    sscl = {"files": str(write_triples(tmp_path / "t.jsonl")), "batch": 5, "length": 8}
+    phases = [{"steps": 40, "weights": {"mntp": 1.0, "sscl": 1.0}}]
+    data = make_data(pair_config(tmp_path, phases=phases, objectives={"sscl": sscl}), pair_language())
+    assert data.texts.contrast is not None
+    assert len(data.texts.contrast.rows) == 8
+    assert all(len({*some.tolist()}) == 5 for some in data.contrast_order.reshape(40, 5))
 
 
 def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:

@@ -80,6 +80,34 @@ def test_parts_are_drawn_by_their_weights_and_each_row_once_a_round(tmp_path: Pa
     assert (rows.draw(4000, seed=(1, 1)) != drawn).any()
 
 
+@pytest.mark.parametrize(("shares", "batch"), [((1.0,), 8), ((0.75, 0.25), 8), ((0.55, 0.35, 0.1), 7)])
+def test_no_batch_holds_a_row_twice(shares: tuple[float, ...], batch: int) -> None:
+    """Not where one round of the rows ends in it and the next one begins, nor where a part is hardly enough for it."""
+    sizes = [int(np.ceil(share * batch)) + 2 for share in shares]
+    part_of = np.repeat(np.arange(len(shares)), sizes)
+    rows = MixedRows(tuple(range(len(part_of))), part_of, np.array(shares), "")
+    batches = rows.draw(400, batch, seed=(0, 2)).reshape(400, batch)
+    assert all(len({*some.tolist()}) == batch for some in batches)
+    for part, share in enumerate(shares):
+        counts = (part_of[batches] == part).sum(axis=1)
+        assert {*counts.tolist()} <= {int(np.floor(share * batch)), int(np.ceil(share * batch))}
+        assert counts.mean() == pytest.approx(share * batch, abs=0.1)
+        times = np.bincount(batches.ravel(), minlength=len(part_of))[part_of == part]
+        assert times.min() > 0.7 * times.mean()
+
+
+def test_rows_without_a_negative_are_refused(tmp_path: Path) -> None:
+    """Of three anchors two are held out."""
+    path = tmp_path / "t.jsonl"
+    rows = [{"anchor": f"a dog {k % 3}", "positive": f"an animal {k}", "far": f"a cat {k}"} for k in range(24)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = SscOptions(files=str(path), batch=2)
+    with pytest.raises(TaskError, match=r"sscl has the one text 'a dog \d' in the column 'anchor' of all rows"):
+        read_text_rows(options, (), held_out=2, excluded=NONE)
+    trained, _ = read_text_rows(replace(options, negative="far"), (), held_out=2, excluded=NONE)
+    assert len(trained.rows) == 8
+
+
 def test_a_document_is_held_out_with_all_that_equal_it(tmp_path: Path) -> None:
     one, other = write_lines(tmp_path / "a.txt", n=30), write_lines(tmp_path / "b.txt", n=30)
     rows, held = read(CorpusPart(str(one)), CorpusPart(str(other)), held_out=5, length=64)

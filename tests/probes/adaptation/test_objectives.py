@@ -9,7 +9,15 @@ from extract.inputs.joined_text import CONTEXT
 from extract.masks.mask_plan import parse_plan
 from extract.wiring.plan_wiring import forward_inputs, plain_batch, plan_in_force, states_with_gradients
 from probes.adaptation.adapt_config import MntpOptions, MsgOptions
-from probes.adaptation.objectives import MarkedRow, MaskedTokens, MissingSpans, gather_rows, info_nce, mark_row
+from probes.adaptation.objectives import (
+    MarkedRow,
+    MaskedTokens,
+    MissingSpans,
+    find_equal_texts,
+    gather_rows,
+    info_nce,
+    mark_row,
+)
 from tests.extract.tiny_decoders import make_decoder
 
 MASK = 3
@@ -179,6 +187,38 @@ def test_info_nce_is_what_a_hand_computes() -> None:
     second = -1.0 / 0.5 + np.log(np.exp([1.6, 2.0, 0.0, 0.0]).sum())
     with_negatives = info_nce(anchors, positives, negatives, temperature=0.5)
     assert float(with_negatives) == pytest.approx((first + second) / 2, abs=1e-6)
+
+
+def test_a_candidate_that_is_left_out_adds_nothing() -> None:
+    anchors = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
+    positives = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    negatives = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    left_out = torch.tensor([[False, True, True, False], [True, False, True, True]])
+    first = -0.6 / 0.5 + np.log(np.exp([1.2, -2.0]).sum())
+    loss = info_nce(anchors, positives, negatives, temperature=0.5, is_left_out=left_out)
+    assert float(loss.detach()) == pytest.approx(first / 2, abs=1e-6)  # the second has its own positive alone
+    [gradient] = torch.autograd.grad(loss, anchors)
+    assert bool(gradient.isfinite().all())
+    assert (gradient[1] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([("a", "p"), ("b", "q"), ("c", "r")], ["...", "...", "..."]),
+        ([("a", "p"), ("b", "p"), ("c", "r")], [".x.", "x..", "..."]),
+        ([("a", "p"), ("a", "q"), ("c", "r")], [".x.", "x..", "..."]),
+        ([("a", "p"), ("a", "q"), ("c", "q")], [".xx", "x.x", ".x."]),
+        ([("a", "p"), ("p", "a"), ("c", "r")], [".x.", "x..", "..."]),
+        ([("a", "p", "p"), ("b", "q", "s"), ("c", "r", "q")], ["...x..", ".....x", "......"]),
+        ([("a", "p", "q"), ("a", "q", "a"), ("c", "r", "s")], [".x.xx.", "x..xx.", "......"]),
+    ],
+    ids=["all differ", "a positive", "an anchor", "both", "turned round", "hard negatives", "of an anchor twice"],
+)
+def test_equal_texts_are_no_negatives(rows: list[tuple[str, ...]], expected: list[str]) -> None:
+    codes = np.array([[ord(text) for text in column] for column in zip(*rows, strict=True)])
+    found = find_equal_texts(codes)
+    assert ["".join(np.where(row, "x", ".")) for row in found] == expected
 
 
 def test_info_nce_is_of_float32_whatever_computes_the_states() -> None:
