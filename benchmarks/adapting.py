@@ -90,7 +90,7 @@ def _rows(language: LanguageModel) -> TokenBatch:
     rows = [generator.integers(3, language.vocabulary, TOKENS) for _ in range(ROWS)]
     mask_id = find_mask_id(language.decoder.tokenizer)
     objectives = [MaskedTokens("mntp", MntpOptions(), mask_id, language.vocabulary)]
-    return gather_rows([mark_row(row, objectives, (0, number), has_bos=False) for number, row in enumerate(rows)])
+    return gather_rows([mark_row(row, objectives, (0, number)) for number, row in enumerate(rows)])
 
 
 def compare_adapting(name: str, *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers.pytorch_utils import Conv1D
@@ -49,6 +48,7 @@ from probes.adaptation.objectives import (
     ContrastBatch,
     Excluded,
     LanguageModel,
+    MarkedRow,
     MaskedTokens,
     MissingSpans,
     MixedRows,
@@ -246,6 +246,7 @@ class Objectives:
         self.config, self.language = config, language
         self.marking = [self._make(name) for name in TOKEN_OBJECTIVES if name in config.used]
         options = config.options("sscl") if "sscl" in config.used else None
+        self.special_ids: tuple[int, ...] = tuple(language.decoder.tokenizer.all_special_ids)
         self.contrast = Contrast(language.decoder, options) if isinstance(options, SscOptions) else None
 
     def _make(self, name: str) -> TokenObjective:
@@ -308,9 +309,9 @@ class StepData(lightning.LightningDataModule):
         shares = dict[str, float]()
         marking = self.objectives.marking_at(step)
         if marking and self.texts.tokens is not None:
-            options, has_bos = config.training, self.texts.tokens.has_bos
+            options = config.training
             rows = [self.texts.tokens.rows[i] for i in self.order[step * options.batch : (step + 1) * options.batch]]
-            marked = [mark_row(row, marking, (config.seed, 3, step, k), has_bos=has_bos) for k, row in enumerate(rows)]
+            marked = self._mark(rows, marking, (config.seed, 3, step))
             n = options.batch // options.accumulate
             tokens = gather_rows(marked[number * n : (number + 1) * n])
             counts = {name: sum(len(row.targets[name][0]) for row in marked) for name in tokens.targets}
@@ -351,17 +352,23 @@ class StepData(lightning.LightningDataModule):
             n = options.batch // options.accumulate
             rows = held.rows[: options.held_out]
             for first in range(0, len(rows), n):
-                yield partial(self._hidden, rows[first : first + n], first, has_bos=held.has_bos)
+                yield partial(self._hidden, rows[first : first + n], first)
         if self.objectives.contrast is not None and self.texts.held_out_contrast is not None:
             texts = self.texts.held_out_contrast.rows
             for first in range(0, len(texts) - 1, self.contrast_batch):
                 some = texts[first : first + self.contrast_batch]
                 yield lambda some=some: StepPart(last, contrast=self._gather(some))  # type: ignore[misc]
 
-    def _hidden(self, rows: Sequence[NDArray[np.int64]], first: int, *, has_bos: bool) -> StepPart:
-        marking = self.objectives.marking
-        marked = [mark_row(row, marking, (HELD_OUT_SEED, first + k), has_bos=has_bos) for k, row in enumerate(rows)]
+    def _hidden(self, rows: Sequence[TokenRow], first: int) -> StepPart:
+        marked = self._mark(rows, self.objectives.marking, (HELD_OUT_SEED,), first=first)
         return StepPart(self.config.steps, gather_rows(marked))
+
+    def _mark(
+        self, rows: Sequence[TokenRow], marking: Sequence[TokenObjective], seed: tuple[int, ...], *, first: int = 0
+    ) -> list[MarkedRow]:
+        """Mark rows, each by the seed and its own number."""
+        special_ids = self.objectives.special_ids
+        return [mark_row(row, marking, (*seed, k), special_ids=special_ids) for k, row in enumerate(rows, first)]
 
 
 def _loader(makers: list[Callable[[], StepPart]]) -> DataLoader[StepPart]:
@@ -845,7 +852,7 @@ PROCEDURE = 5
 """Of what settings lead to: 1 drew what is hidden for whole batches, and kept looks of any phase; 2 looked at views
 without dropout, drew rows of contrast whatever the weights of corpora, and scored them in half precision; 3 excluded no
 sentences of words, held out views and anchors row by row, and did not count where it was computed; 4 let a batch of
-contrast hold a row twice, and equal texts be negatives."""
+contrast hold a row twice, and equal texts be negatives, and predicted special tokens that a text spells out."""
 
 
 def _settings(config: Plain) -> Plain:

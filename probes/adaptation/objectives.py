@@ -200,7 +200,7 @@ class MarkedRow:
     ids: NDArray[np.int64]
     """`(T,)` the tokens as they are."""
     is_special: NDArray[np.bool_]
-    """`(T,)` a BOS token, which is not predicted."""
+    """`(T,)` special tokens, which are neither hidden nor predicted: BOS, and those that a text spells out."""
     shown: NDArray[np.int64] = field(init=False)
     """`(T,)` the tokens that the decoder reads."""
     spans: NDArray[np.int64] = field(init=False)
@@ -223,10 +223,17 @@ class TokenBatch:
 
 
 def mark_row(
-    ids: NDArray[np.int64], objectives: "Sequence[TokenObjective]", seed: Sequence[int], *, has_bos: bool
+    ids: NDArray[np.int64],
+    objectives: "Sequence[TokenObjective]",
+    seed: Sequence[int],
+    *,
+    special_ids: Sequence[int] = (),
 ) -> MarkedRow:
-    """Let objectives, in their order, choose what is predicted of a row; each draws from the seed and its own name."""
-    row = MarkedRow(ids, (np.arange(len(ids)) == 0) & has_bos)
+    """Let objectives, in their order, choose what is predicted of a row; each draws from the seed and its own name.
+
+    Tokens of `special_ids` are neither hidden nor predicted, be they BOS or written in a text, as `<|im_end|>` may be.
+    """
+    row = MarkedRow(ids, np.isin(ids, np.array(special_ids, np.int64)))
     for objective in objectives:
         objective.mark(row, np.random.default_rng([*seed, int.from_bytes(objective.name.encode())]))
     return row
@@ -285,7 +292,7 @@ class MissingSpans:
                 start = int(generator.choice(starts))
                 row.spans[start : start + length] = number
                 room -= length
-        columns = np.flatnonzero(row.spans != CONTEXT)
+        columns = np.flatnonzero((row.spans != CONTEXT) & ~row.is_special)
         row.targets[self.name] = (columns, columns - 1)
 
 
@@ -563,8 +570,6 @@ class MixedRows(Generic[Row]):
     shares: NDArray[np.float64]
     """`(P,)` share of each part."""
     digest: str
-    has_bos: bool = False
-    """Whether every row of tokens begins with the tokenizer's BOS token."""
     documents: frozenset[str] = frozenset()
     """Digests of the documents that rows of tokens are of."""
 
@@ -654,7 +659,7 @@ def read_rows(
                 "training.held_out."
             )
         digest = digest_json([shares.tolist(), [(digest, part) for digest, part, _ in chosen]])
-        return MixedRows(rows, part_of, shares, digest, bool(bos), frozenset(digest for digest, *_ in chosen))
+        return MixedRows(rows, part_of, shares, digest, frozenset(digest for digest, *_ in chosen))
 
     return gather(False), gather(True)
 

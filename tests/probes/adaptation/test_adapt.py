@@ -852,6 +852,29 @@ def test_views_that_are_held_out_differ_and_are_the_same_at_every_look(tmp_path:
     assert first > plain + 1e-3  # a text is farther from its other view than from itself
 
 
+@pytest.mark.parametrize("name", ["mntp", "mtp", "msg"])
+def test_special_tokens_that_texts_spell_out_are_no_targets(tmp_path: Path, name: str) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(f"a{n % 8} </s> b{n // 8} [MASK] a{n % 5} </s> b{n % 7} a1 b1" for n in range(64)))
+    options = {"all_share": 0.5, "shortest": 2} if name == "msg" else {"rate": 1.0, "random": 0.0}
+    config = pair_config(
+        tmp_path,
+        corpus=[{"files": str(texts)}],
+        plan="hybrid",
+        phases=[{"steps": 2, "weights": {name: 1.0}}],
+        objectives={name: options},
+    )
+    language = pair_language()
+    data, special = make_data(config, language), language.decoder.tokenizer.all_special_ids
+    assert data.texts.tokens is not None
+    assert np.isin(data.texts.tokens.rows[0], special).sum() == 3
+    for part in (data.part(0, 0), data.part(1, 0), *(make() for make in data.held_out_parts())):
+        assert part.tokens is not None
+        [targets, _] = part.tokens.targets[name]
+        assert len(targets) >= 8
+        assert not np.isin(targets.numpy(), special).any()
+
+
 def test_the_token_that_hides_is_said_and_recorded(tmp_path: Path) -> None:
     said: list[str] = []
     adapted = adapt(pair_config(tmp_path), language=pair_language(), say=said.append)

@@ -65,17 +65,31 @@ def test_the_first_token_is_never_predicted_and_bos_never_hidden(has_bos: bool) 
         assert one.shown[0] == one.ids[0]
 
 
+@pytest.mark.parametrize("name", ["mntp", "mtp", "msg"])
+def test_special_tokens_inside_a_text_are_neither_hidden_nor_predicted(name: str) -> None:
+    texts = ids(40)
+    texts[[0, 5, 6, 20, 39]] = [1, 2, 7, 2, 7]
+    objective = (
+        MissingSpans(MsgOptions(all_share=1.0)) if name == "msg" else masked(name, rate=1.0, masked=1.0, random=0.0)
+    )
+    one = mark_row(texts, [objective], (0,), special_ids=(1, 2, 7))
+    columns, reads = one.targets[name]
+    assert columns.tolist() == [column for column in range(40) if column not in (0, 5, 6, 20, 39)]
+    assert (reads == columns - (name != "mtp")).all()
+    assert (one.shown[[0, 5, 6, 20, 39]] == [1, 2, 7, 2, 7]).all()
+
+
 def test_the_state_that_predicts_a_token_has_seen_it_only_where_it_stays_as_it_is() -> None:
     """Of the tokens that are predicted, those replaced (eight tenths by the mask, one by random ones) are unseen."""
     decoder = make_decoder()
-    one = mark_row(ids(40), [masked(rate=0.5)], (0,), has_bos=False)
+    one = mark_row(ids(40), [masked(rate=0.5)], (0,))
     columns, reads = one.targets["mntp"]
     is_seen = []
     with plan_in_force(decoder, parse_plan("bidirectional")), torch.no_grad():
         for column, read in zip(columns, reads, strict=True):
             changed = ids(40)
             changed[column] = changed[column] - 1
-            other = mark_row(changed, [masked(rate=0.5)], (0,), has_bos=False)
+            other = mark_row(changed, [masked(rate=0.5)], (0,))
             rows = [plain_batch(torch.from_numpy(marked.shown)[None]) for marked in (one, other)]
             first, second = (states_with_gradients(decoder, batch)[4][0, read] for batch in rows)
             is_seen.append(not torch.equal(first, second))
@@ -87,9 +101,9 @@ def test_the_state_that_predicts_a_token_has_seen_it_only_where_it_stays_as_it_i
 
 
 def test_what_is_hidden_of_a_row_depends_on_its_seed_alone() -> None:
-    alone = mark_row(ids(40), [masked()], (7, 3), has_bos=False)
-    beside = mark_row(ids(40), [masked("mtp"), masked()], (7, 3), has_bos=False)
-    other = mark_row(ids(40), [masked()], (7, 4), has_bos=False)
+    alone = mark_row(ids(40), [masked()], (7, 3))
+    beside = mark_row(ids(40), [masked("mtp"), masked()], (7, 3))
+    other = mark_row(ids(40), [masked()], (7, 4))
     assert (alone.targets["mntp"][0] == beside.targets["mntp"][0]).all()
     assert not np.array_equal(alone.targets["mntp"][0], other.targets["mntp"][0])
     assert not np.array_equal(beside.targets["mtp"][0], beside.targets["mntp"][0])
@@ -143,7 +157,7 @@ def test_masks_leave_spans_alone_and_read_context_alone() -> None:
 def test_no_gradient_flows_from_a_span_token_to_its_context() -> None:
     decoder = make_decoder()
     spanned = MissingSpans(MsgOptions(all_share=0.0, longest=8))
-    marked = gather_rows([mark_row(ids(24), [spanned], (0,), has_bos=False)])
+    marked = gather_rows([mark_row(ids(24), [spanned], (0,))])
     spans = marked.batch.spans
     assert spans is not None
     in_span = spans[0] != CONTEXT
@@ -168,7 +182,7 @@ def test_no_gradient_flows_from_a_span_token_to_its_context() -> None:
 
 def test_rows_of_a_batch_keep_their_places() -> None:
     rows = [ids(10), ids(6, seed=1)]
-    marked = gather_rows([mark_row(row, [masked(rate=1.0)], (0,), has_bos=False) for row in rows])
+    marked = gather_rows([mark_row(row, [masked(rate=1.0)], (0,)) for row in rows])
     tokens, places = marked.targets["mntp"]
     assert tokens.tolist() == [*rows[0][1:], *rows[1][1:]]
     assert places.tolist() == [*range(9), *range(10, 15)]
