@@ -552,10 +552,16 @@ def train(
     if unfinished.find() is None:
         with torch.autocast(device.type, torch.bfloat16, enabled=is_half):  # as all further looks
             look_once(module, data)
-        if config.last_phase.weights.get("msg") and "msg" not in module.looks[0]:
+        missing = [name for name, weight in config.last_phase.weights.items() if weight and name not in module.looks[0]]
+        if "msg" in missing:
             raise ConfigError(
                 f"msg draws no span in any of the {options.held_out} rows held out, as the longest span is half of a "
                 "row; lower objectives.msg.shortest, or give longer texts."
+            )
+        if missing:
+            raise ConfigError(
+                f"{missing[0]} predicts no token of the {options.held_out} rows held out, all of them special or in "
+                "spans; lower objectives.msg.all_share, raise training.held_out, or give other texts."
             )
         write_losses(folder, config, module.steps, module.looks)
 
@@ -769,6 +775,7 @@ def adapt(
         say(f"plan {plan.text} took effect on {decoder.description.name}")
         lora = add_lora(language, config.lora, seed=config.seed)
         try:
+            _require_gradients(objectives, config.lora)
             n, n_all = lora.n_parameters, decoder.description.n_parameters
             say(f"{n:,} parameters are trained, {n / n_all:.1%} of the decoder's {n_all:,}")
             trained = train(config, objectives, texts, lora, unfinished=unfinished, report=report)
@@ -890,6 +897,18 @@ def _describe_computation(config: AdaptConfig, decoder: Decoder) -> dict[str, st
     """Return where a training is computed and in what: an adapter of one is not that of another."""
     is_half = is_bfloat16(config.training.precision, decoder.device)
     return {"device": decoder.device.type, "precision": "bfloat16" if is_half else "float32"}
+
+
+def _require_gradients(objectives: Objectives, spec: LoraSpec) -> None:
+    """Refuse updates that are all above what the contrastive objective reads: they would get no gradients of it."""
+    blocks, contrast = objectives.language.decoder.blocks, objectives.contrast
+    lowest = next(n for n, block in enumerate(blocks, 1) if any(weight.requires_grad for weight in block.parameters()))
+    if contrast is not None and contrast.highest_block < lowest:
+        raise ConfigError(
+            f"objectives.sscl.layers is {[*contrast.options.layers]}, and lora.targets {[*spec.targets]} begins at "
+            f"block {lowest}, above it, so sscl would train nothing; allowed: layers from block_{lowest:02d} on. "
+            "Name one, or lower targets."
+        )
 
 
 def _require_one_device(decoder: Decoder) -> None:

@@ -297,6 +297,13 @@ class AdaptConfig:
                 f"under the plan {self.plan!r} every token sees the last one, which may be of a span that msg "
                 "generates; allowed: plans without ~kv."
             )
+        hiding, msg = sorted(used & {"mntp", "mtp"}), self.options("msg")
+        if "msg" in used and hiding and isinstance(msg, MsgOptions) and msg.all_share == 1:
+            raise ConfigError(
+                f"objectives.msg.all_share is {msg.all_share:g}, which puts every token in a span and leaves "
+                f"{' and '.join(hiding)} no context to hide; allowed beside {' and '.join(hiding)}: from 0 to below 1. "
+                "Lower it, or leave one of them out of phases."
+            )
         if not self.corpus and (used - {"sscl"} or not self.options("sscl").files):  # type: ignore[union-attr]
             raise ConfigError("corpus is empty; give texts, as [{files: texts.jsonl, column: text}].")
 

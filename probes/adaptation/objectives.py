@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from extract.decoders.decoder import DEFAULT_SPEC, IN_MEMORY, Decoder, body_of, changed, load_whole
-from extract.decoders.decoder_spec import DecoderSource, select_layers, split_tap
+from extract.decoders.decoder_spec import EMBEDDING, DecoderSource, select_layers, split_tap
 from extract.errors import ConfigError, DecoderError, InputError, TaskError, UnknownNameError, unknown_name
 from extract.files import digest_json
 from extract.inputs.batches import Batch, collate, stream_texts
@@ -438,6 +438,11 @@ class Contrast:
                 f"objectives.sscl.layers names {tapped[0]!r}, which is inside a block; allowed: the states between "
                 f"blocks, {decoder.layers[0]} to {decoder.layers[-1]}."
             )
+        if {*layers} == {EMBEDDING}:
+            raise ConfigError(
+                f"objectives.sscl.layers is {[*layers]}, below every block, so nothing would be trained; allowed: at "
+                f"least one of {decoder.layers[1]} to {decoder.layers[-1]}. Add one, such as final_norm."
+            )
         repeat = 2 if pooling in ECHO else 1
         template = InputTemplate(
             instruction=options.instruction, eos=options.eos, max_tokens=repeat * options.length, repeat=repeat
@@ -452,6 +457,11 @@ class Contrast:
             ) from error
         self._pool = find_pooling(pooling)
         self._positions = [decoder.layers.index(layer) for layer in layers]
+
+    @property
+    def highest_block(self) -> int:
+        """The block, from 1, below or at which everything is that the loss depends on."""
+        return min(max(self._positions), len(self.decoder.blocks))
 
     @property
     def makes_views(self) -> bool:

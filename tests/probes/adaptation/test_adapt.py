@@ -546,6 +546,37 @@ def test_spans_that_fit_no_row_are_refused_before_a_step(tmp_path: Path) -> None
     assert not (config.folder / "losses.csv").exists()
 
 
+def test_masks_that_find_no_token_are_refused_before_a_step(tmp_path: Path) -> None:
+    phases = [{"steps": 5, "weights": {"mntp": 1.0, "msg": 1.0}}]
+    objectives, training = {"msg": {"all_share": 0.999}}, {"held_out": 2}
+    config = pair_config(tmp_path, plan="hybrid", phases=phases, objectives=objectives, training=training)
+    with pytest.raises(ConfigError, match=r"mntp predicts no token of the 2 rows held out, .*; lower objectives\.msg"):
+        adapt(config, language=pair_language())
+    assert not (config.folder / "losses.csv").exists()
+
+
+def test_contrast_below_all_updates_is_refused_before_a_step(tmp_path: Path) -> None:
+    """Whose loss would have no gradient; a layer at the lowest update has one."""
+    for number in (2, 3):
+        config = pair_config(
+            tmp_path,
+            phases=[{"steps": 1, "weights": {"sscl": 1.0}}],
+            objectives={"sscl": {"batch": 4, "instruction": "", "layers": ["embedding", f"block_0{number}"]}},
+            lora={"targets": ["layers.2.self_attn.o_proj", "layers.2.mlp.down_proj"], "dropout": 0.0},
+            training={"weight_decay": 0.0},
+        )
+        if number == 2:
+            sentence = r"layers is \['embedding', 'block_02'\], and lora.targets .* begins at block 3, above it, so"
+            with pytest.raises(ConfigError, match=sentence):
+                adapt(config, language=pair_language())
+            assert not (config.folder / "losses.csv").exists()
+        else:
+            adapted = adapt(config, language=pair_language())
+            second = [value for name, value in read_adapter(adapted.folder).items() if "lora_B" in name]
+            assert len(second) == 2
+            assert all(bool(value.any()) for value in second)  # zero before a step
+
+
 def test_targets_that_are_refused_leave_nothing_in_place() -> None:
     language = pair_language()
     before = [name for name, _ in language.model.named_modules()]
@@ -785,6 +816,11 @@ CONTRAST: dict[str, Any] = {"phases": [{"steps": 3, "weights": {"sscl": 1.0}}]}
         ({"pooling": "reba-mean"}, "objectives.sscl.pooling is 'reba-mean', which reads attention; allowed: "),
         ({"pooling": "span"}, "objectives.sscl.pooling is 'span', which reads the spans of a template; allowed: "),
         ({"layers": ["block_01.attention"]}, "objectives.sscl.layers names 'block_01.attention', which is inside"),
+        (
+            {"layers": ["embedding"]},
+            "objectives.sscl.layers is ['embedding'], below every block, so nothing would be trained; allowed: at",
+        ),
+        ({"layers": [0, "embedding"]}, "objectives.sscl.layers is ['embedding'], below"),
         ({"layers": ["block_09"]}, "unknown layer 'block_09'"),
         ({"pooling": "meen"}, "unknown pooling 'meen'"),
         ({"length": 8, "instruction": "a0 " * 7}, "sscl.length is 8, and its instruction leaves no room for a text"),

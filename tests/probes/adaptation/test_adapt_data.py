@@ -354,6 +354,22 @@ def test_held_out_rows_are_looked_at_in_an_order_of_their_own(tmp_path: Path) ->
     [
         ({"plan": "bidirectional~tp1-2"}, "a placeholder is put before every text"),
         ({"plan": "hybrid~kv1-2", "phases": (Phase(2, {"msg": 1.0}),)}, "every token sees the last one"),
+        (
+            {
+                "plan": "hybrid",
+                "phases": (Phase(2, {"msg": 1.0, "mntp": 1.0}),),
+                "objectives": {"msg": {"all_share": 1}},
+            },
+            "all_share is 1, which puts every token in a span and leaves mntp no context to hide; allowed beside mntp:",
+        ),
+        (
+            {
+                "plan": "hybrid",
+                "phases": (Phase(2, {"msg": 1.0}), Phase(2, {"mntp": 1.0, "mtp": 1.0})),
+                "objectives": {"msg": {"all_share": 1.0}},
+            },
+            r"leaves mntp and mtp no context to hide; .*Lower it, or leave one of them out of phases",
+        ),
         ({"seed": -1}, "seed is -1; allowed: 0 or more"),
         ({"decoder": DecoderSpec(merge=(MergePart("a", 0.5), MergePart("b", 0.5)))}, "adapt one of its parts"),
     ],
@@ -363,6 +379,12 @@ def test_settings_that_would_do_nothing_or_harm_are_refused(change: dict[str, An
         AdaptConfig(corpus=(CorpusPart("a.txt"),), **change)
     with pytest.raises(ConfigError, match=r"training\.patience is -3; allowed: 0 for never"):
         TrainingSpec(patience=-3)
+
+
+def test_spans_of_whole_rows_are_allowed_where_nothing_is_hidden() -> None:
+    for phases, share in (({"msg": 1.0}, 1.0), ({"msg": 0.0, "mntp": 1.0}, 1.0), ({"msg": 1.0, "mntp": 1.0}, 0.9)):
+        objectives: dict[str, dict[str, Any] | None] = {"msg": {"all_share": share}}
+        AdaptConfig(corpus=(CorpusPart("a.txt"),), plan="hybrid", phases=(Phase(2, phases),), objectives=objectives)
 
 
 def test_views_of_one_document_and_of_long_held_ones_are_still_read(tmp_path: Path) -> None:
