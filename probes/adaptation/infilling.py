@@ -406,6 +406,26 @@ def require_window(decoder: Decoder, n_tokens: int) -> None:
         raise ConfigError(f"a window of {n_tokens} tokens cannot be scored; allowed: 2 to {most}, the decoder's own.")
 
 
+def require_room(
+    decoder: Decoder, prefixes: Sequence[str], n_tokens: int, *, template: InputTemplate | None = None
+) -> None:
+    """Refuse prefixes that leave no room in the decoder's window for `n_tokens` new tokens (`ConfigError`)."""
+    window = decoder.description.window
+    longest = max(map(len, _encode_prefixes(decoder, prefixes, template)), default=0)
+    if longest + n_tokens > window:
+        raise ConfigError(
+            f"{n_tokens} new tokens after a prefix of {longest} do not fit into the decoder's window of {window}; "
+            f"allowed: at most {max(window - longest, 0)} new tokens; lower new_tokens, or continue shorter prefixes."
+        )
+
+
+def _encode_prefixes(
+    decoder: Decoder, prefixes: Sequence[str], template: InputTemplate | None
+) -> list[NDArray[np.int64]]:
+    tokenise = Tokeniser(decoder.tokenizer, replace(template or InputTemplate(), eos="none"))
+    return [item.ids for item in tokenise(prefixes)]
+
+
 def cut_windows(
     decoder: Decoder, text: str, *, n_tokens: int, template: InputTemplate | None = None
 ) -> Iterator[ScoredRow]:
@@ -446,11 +466,11 @@ def continue_greedily(
     """Continue every prefix with `n_tokens` new tokens, each the most probable one, on the path of transformers.
 
     No plan is in force, so it is causal. The end of sequence is not generated, so that all are equally long. Prefixes
-    of equal length go together, and nothing is padded.
+    of equal length go together, and nothing is padded. `ConfigError` as `require_room`.
     """
     decoder, whole = model.decoder, model.model
-    tokenise = Tokeniser(decoder.tokenizer, replace(template or InputTemplate(), eos="none"))
-    rows = [item.ids for item in tokenise(prefixes)]
+    require_room(decoder, prefixes, n_tokens, template=template)
+    rows = _encode_prefixes(decoder, prefixes, template)
     untyped: Any = whole
     make: Any = GenerationConfig
     settings = make(

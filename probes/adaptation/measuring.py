@@ -30,6 +30,7 @@ from probes.adaptation.infilling import (
     rep_n,
     rep_sentences,
     require_no_leak,
+    require_room,
     require_window,
     score_rows,
 )
@@ -72,7 +73,7 @@ class AbilityOptions:
     prefix_words: int = 5
     """Words that are continued."""
     new_tokens: int = 128
-    """Tokens of a continuation."""
+    """Tokens of a continuation, which must fit into the decoder's window together with its prefix."""
     bos: TokenPolicy = "auto"
     """BOS policy."""
     max_tokens: int = 512
@@ -139,7 +140,8 @@ def measure_abilities(
         Scores with a sum and a count per text, and greedy texts to read.
 
     Raises:
-        ConfigError: A plan that shows span tokens where they are predicted, or a number that measures nothing.
+        ConfigError: A plan that shows span tokens where they are predicted, a number that measures nothing, or
+            continuations that do not fit into the decoder's window.
         DecoderError: A decoder that cannot be loaded, has no head, or cannot run a plan.
         InputError: Texts of which none holds a span, a stretch or a prefix.
         TaskError: WikiText-2 is not where `ICECORE_DATA` says.
@@ -201,6 +203,7 @@ class _Measuring:
         options, decoder = self.options, self.model.decoder
         self._require_options()
         texts = self._draw_texts()
+        prefixes = self._take_prefixes(texts) if options.continuations else []
         rows = encode_rows(decoder, [text for _, text in texts], options.spans, template=self.template)
         has_span = [len(row.targets) > 0 for row in rows]
         if not any(has_span):
@@ -218,7 +221,7 @@ class _Measuring:
             self._choose(plans)
         if options.window:
             self._predict()
-        continuations = self._continue(texts) if options.continuations else ()
+        continuations = self._continue(prefixes) if prefixes else ()
         about = decoder.description
         scores = AbilityScores(
             name=about.name + (f" + {about.adapter}" if about.adapter else ""),
@@ -233,11 +236,9 @@ class _Measuring:
 
     def _require_options(self) -> None:
         """Refuse what could not be measured after hours of measuring something else."""
-        options, most = self.options, self.model.decoder.description.window
+        options = self.options
         if options.window:
             require_window(self.model.decoder, options.window)
-        if options.continuations and options.new_tokens >= most:
-            raise ConfigError(f"{options.new_tokens} new tokens cannot be written; allowed: fewer than {most}.")
         if options.choices and not draw_stretches(self.articles, most=1, seed=options.spans.seed):
             raise self._no_stretch()
 
@@ -325,13 +326,20 @@ class _Measuring:
         named = [(unit, str(decoder.tokenizer.decode(row.encoded.ids.tolist())), row.asked) for unit, _, row in windows]
         self._add("causal-perplexity", CAUSAL, named, *_added_up(losses))
 
-    def _continue(self, texts: Sequence[tuple[str, str]]) -> tuple[Continuation, ...]:
-        """Continue the first words of texts, and measure how much that repeats itself."""
-        options, decoder = self.options, self.model.decoder
+    def _take_prefixes(self, texts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Take the first words of texts, each with its unit; refuse what leaves no room for the new tokens."""
+        options = self.options
         prefixes = [(unit, first_words(text, options.prefix_words)) for unit, text in texts]
         prefixes = [(unit, prefix) for unit, prefix in prefixes if prefix][: options.continuations]
         if not prefixes:
             raise InputError(f"no text of {self.source} begins with {options.prefix_words} words; give longer texts.")
+        words, template = [prefix for _, prefix in prefixes], InputTemplate(bos=options.bos)
+        require_room(self.model.decoder, words, options.new_tokens, template=template)
+        return prefixes
+
+    def _continue(self, prefixes: Sequence[tuple[str, str]]) -> tuple[Continuation, ...]:
+        """Continue the first words of texts, and measure how much that repeats itself."""
+        options, decoder = self.options, self.model.decoder
         tokens = continue_greedily(
             self.model,
             [prefix for _, prefix in prefixes],

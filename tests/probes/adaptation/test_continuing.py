@@ -82,6 +82,16 @@ def test_the_end_of_sequence_is_never_generated() -> None:
     assert 2 not in tokens
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])  # of which the second has no position past its window
+def test_a_continuation_fills_the_window_and_goes_no_further(family: str) -> None:
+    model, prefix = make(family), "The mouse ran under the table"
+    room = 64 - len(model.decoder.tokenizer(prefix)["input_ids"])
+    assert [len(tokens) for tokens in continue_greedily(model, [prefix], n_tokens=room)] == [room]
+    complaint = rf"{room + 1} new tokens after a prefix of {64 - room} do not fit .* of 64; allowed: at most {room} new"
+    with pytest.raises(ConfigError, match=complaint):
+        continue_greedily(model, ["The", prefix], n_tokens=room + 1)
+
+
 @pytest.mark.parametrize(
     ("tokens", "share"), [([1] * 8, 0.8), ([1, 2, 3, 4, 1, 2, 3, 4], 0.2), ([*range(9)], 0.0), ([1, 2], 0.0)]
 )

@@ -125,7 +125,7 @@ def test_texts_without_a_span_are_counted_and_left_out(model: LanguageModel, tmp
         (
             {"continuations": 2, "new_tokens": 256},
             ConfigError,
-            "256 new tokens cannot be written; allowed: fewer than 256",
+            r"256 new tokens after a prefix of \d+ do not fit into the decoder's window of 256; allowed: at most 2\d\d",
         ),
         ({"plans": ()}, ConfigError, "no plan is given"),
     ],
@@ -144,7 +144,16 @@ def test_wikitext_needs_its_folder(model: LanguageModel, monkeypatch: pytest.Mon
         measure_abilities(model)
 
 
-@pytest.mark.parametrize("changes", [{"window": 9999}, {"choices": 3}, {"continuations": 1, "new_tokens": 999}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"window": 9999},
+        {"choices": 3},
+        {"continuations": 1, "new_tokens": 999},
+        {"continuations": 1, "new_tokens": 250},  # fits alone, and not after its prefix
+        {"continuations": 1, "prefix_words": 50},
+    ],
+)
 def test_what_cannot_be_measured_is_refused_before_anything_is(
     model: LanguageModel, texts: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
