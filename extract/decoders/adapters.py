@@ -112,8 +112,22 @@ def merge_adapter(model: PreTrainedModel, adapter: str, *, body: str) -> PreTrai
         raise _half_applied(adapter, "lacks", missing)
     if loaded.unexpected_keys:
         raise _half_applied(adapter, "has, and the decoder does not take,", sorted(loaded.unexpected_keys))
-    merged: PreTrainedModel = tuned.merge_and_unload()
+    with _negative_zeros_kept(tuned):
+        merged: PreTrainedModel = tuned.merge_and_unload()
     return merged if part is model else model
+
+
+@contextmanager
+def _negative_zeros_kept(tuned: nn.Module) -> Iterator[None]:
+    """Keep the bits of weights of -0.0 to which a merge inside the block adds 0; the sum is 0.0, of another digest."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module.get_base_layer() for module in tuned.modules() if isinstance(module, BaseTunerLayer)]
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    places = [((weight == 0) & weight.signbit()).nonzero(as_tuple=True) for weight in weights]
+    yield
+    for weight, place in zip(weights, places, strict=True):
+        weight.data[place] = weight.data[place].where(weight.data[place] != 0, -0.0)
 
 
 def _adapter_file(adapter: str) -> Path:

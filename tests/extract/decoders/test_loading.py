@@ -329,6 +329,29 @@ def test_an_adapter_saved_on_the_body_is_that_of_the_causal_model(folder: Path, 
 
 
 @of_peft
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_that_adds_nothing_changes_no_bit(folder: Path, adapter: Path, tmp_path: Path, dtype: str) -> None:
+    base = Path(shutil.copytree(folder, tmp_path / "base"))
+    weights = load_file(base / "model.safetensors")
+    weights["model.layers.0.self_attn.q_proj.weight"][:2] = -0.0
+    weights[KEY][0, 1:3] = torch.tensor([-0.0, 0.0])
+    save_file(weights, base / "model.safetensors", {"format": "pt"})
+    untrained = edited(
+        adapter,
+        tmp_path / "untrained",
+        lambda tensors: {key: tensor * ("lora_B" not in key) for key, tensor in tensors.items()},
+    )
+    bare, same, other = (
+        load_decoder(DecoderSpec(str(base), adapter=name, device="cpu", dtype=dtype))
+        for name in (None, untrained, str(adapter))
+    )
+    assert same.description.weight_digest == bare.description.weight_digest
+    weight, changed = (decoder.blocks[0].get_parameter("self_attn.q_proj.weight") for decoder in (same, other))
+    assert weight[:2].signbit().all()
+    assert (changed[:2] != 0).all()
+
+
+@of_peft
 @pytest.mark.parametrize(
     ("without", "named"),
     [
