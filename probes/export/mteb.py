@@ -222,10 +222,13 @@ def as_mteb_encoder(
 
 
 def fill_task(task: Any, rows: Task) -> Any:
-    """Fill a task of mteb with rows of this project, so that nothing is downloaded; returns the task.
+    """Fill a task of mteb, or one subset of it, with rows of this project, so that nothing is downloaded.
+
+    Returns the task.
 
     Raises:
-        ConfigError: A task of another type, rows of another kind, or without one of the splits that mteb reads.
+        ConfigError: A task of another type, of several subsets or with columns of its own; rows of another kind, or
+            without one of the splits that mteb reads.
     """
     import datasets
 
@@ -235,17 +238,29 @@ def fill_task(task: Any, rows: Task) -> Any:
             f"task {task.metadata.name!r} of mteb is of type {task.metadata.type}, and {rows.name!r} has rows of kind "
             f"{rows.kind}; allowed: {', '.join(f'{name} with {wanted}' for name, (wanted, _) in COLUMNS.items())}."
         )
+    if len(task.hf_subsets) > 1:
+        raise ConfigError(
+            f"task {_title(task)!r} of mteb has {len(task.hf_subsets)} subsets, and the rows of {rows.name!r} are one; "
+            f"name it, as '{task.metadata.name}:{task.hf_subsets[0]}'; allowed: {', '.join(task.hf_subsets)}."
+        )
     needed = [*task.eval_splits, *["train"] * (kind == "classes")]
     for split in needed:
         if split not in rows.splits:
             raise ConfigError(f"{rows.name!r} has no {split} rows, which task {task.metadata.name!r} of mteb reads.")
-    task.dataset = datasets.DatasetDict(
+    splits = datasets.DatasetDict(
         {
             name: datasets.Dataset.from_dict({mine: part[own] for mine, own in columns.items()})
             for name, part in rows.splits.items()
         }
     )
-    task.dataset_transform()
+    task.dataset = {task.hf_subsets[0]: splits} if task.metadata.is_multilingual else splits  # as mteb loads them
+    try:
+        task.dataset_transform()
+    except (KeyError, ValueError) as error:  # it renames columns of the published data
+        raise ConfigError(
+            f"task {task.metadata.name!r} of mteb reads columns that local rows lack ({first_line(error)}); give "
+            f"another task of type {task.metadata.type}."
+        ) from error
     task.data_loaded = True
     # mteb keeps results apart by the revision of the data as well.
     source = {**task.metadata.dataset, "revision": f"local-{rows.digest()[:12]}"}

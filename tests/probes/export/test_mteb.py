@@ -140,6 +140,38 @@ def test_subsets_of_one_task_are_scored_apart_though_mteb_returns_all_that_its_f
     assert again == pytest.approx(both["score"].tolist()[:1], abs=1e-5)
 
 
+def test_local_rows_fill_one_subset_of_a_task(mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path) -> None:
+    spec = ExtractionSpec(layers=("block_02",))
+    kept: dict[str, Any] = {"out": tmp_path / "mteb", "caches": tmp_path / "caches"}
+    plain = run_mteb(decoder, spec, [fill_task(mteb.get_task("STSBenchmark"), pairs)], **kept)["score"].item()
+    for name in ("STS17:en-en", "STS17:ko-ko", "STS22.v2:en"):
+        [task] = find_tasks([name])
+        frame = run_mteb(decoder, spec, [fill_task(task, pairs)], **kept)
+        assert frame["task"].tolist() == [name]
+        assert frame["score"].item() == pytest.approx(plain, abs=1e-5), "the same rows"
+    [task] = find_tasks(["MassiveIntentClassification:en"])
+    task._eval_splits = ["test"]
+    frame = run_mteb(decoder, spec, [fill_task(task, load_task("class-sample"))], **kept)
+    assert frame["metric"].tolist() == ["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        (
+            "STS17",
+            r"task 'STS17' of mteb has 11 subsets, .* are one; name it, as 'STS17:ko-ko'; allowed: ko-ko, ar-ar, .*",
+        ),
+        ("SICK-BR-STS", "'SICK-BR-STS' of mteb reads columns that local rows lack .* give another task of type STS"),
+    ],
+)
+@pytest.mark.usefixtures("mteb")
+def test_tasks_that_local_rows_cannot_fill_are_refused(name: str, complaint: str, pairs: Task) -> None:
+    [task] = find_tasks([name])
+    with pytest.raises(ConfigError, match=complaint):
+        fill_task(task, pairs)
+
+
 def test_one_pass_serves_every_layer(
     mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +398,8 @@ def test_the_command_scores_local_rows_and_draws_the_curve(
     assert Path("mteb/mteb.svg").is_file()
     assert main(["mteb", "--local", *options]) == 2
     assert "--tasks is missing" in capsys.readouterr().err
+    assert main(["mteb", "--tasks", "STS17", "--local", *options]) == 1
+    assert "name it, as 'STS17:ko-ko'" in capsys.readouterr().err
     plans = ["--plans", "causal;bidirectional:1", "--instructions", "lbw", "--out", "both"]
     assert main(["mteb", "--tasks", "STSBenchmark,SICK-R", "--local", *plans, "--figures", "svg", *options]) == 0
     means = pd.read_csv("both/mteb_means.csv")
