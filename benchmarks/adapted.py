@@ -29,6 +29,7 @@ from probes.cli.arguments import read_command
 from probes.cli.commands import find_command
 from probes.cli.main import main as icecore
 from probes.metrics.bootstrap import Difference
+from probes.metrics.significance import correct_p_values
 from probes.report.scores import without_nan
 from probes.runs.compare import compare, read_runs
 
@@ -158,8 +159,8 @@ def gather(study: Path, decoder: str = DECODER) -> dict[str, Any]:
 def gather_beside(study: Path, file: Path) -> dict[str, Any]:
     """Add what was measured on another device, where heads differ: of the same adapters, or of those `trained_here`.
 
-    What an earlier study there has measured of other systems stays; p-values of one that is added are multiplied by the
-    number of systems that are then compared.
+    What an earlier study there has measured of other systems stays; the p-values of all systems of a probe are
+    corrected for their number.
     """
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     before = results.get("beside", {"abilities": [], "trained_here": [], "adapters": {}, "tasks": {}})
@@ -184,10 +185,27 @@ def _join_rows(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]
             f"{name}: the reference {reference['run']} has {again:.4f} and had {first:.4f}; measure all systems on one "
             "machine."
         )
-    rows = {row["run"]: row for row in before}
-    n_compared = len({*rows, *(row["run"] for row in added)}) - 1
-    rows |= {row["run"]: row | {"p_value": min(1.0, row["p_value"] * n_compared)} for row in added}
-    return sorted(rows.values(), key=lambda row: SYSTEMS.index(row["run"]))
+    rows = {row["run"]: row for row in [*before, *added]}
+    return _corrected(sorted(rows.values(), key=lambda row: SYSTEMS.index(row["run"])))
+
+
+def _corrected(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Correct the p-values of rows, of which the first is the reference, by Holm for their number.
+
+    Rows that were gathered without raw p-values stay as they are, corrected for those beside them then; the others are
+    multiplied by the number of all.
+    """
+    reference, *compared = rows
+    raw = [row.get("raw_p_value") for row in compared]
+    if all("raw_p_value" in row for row in compared):
+        corrected = correct_p_values([float("nan") if p_value is None else p_value for p_value in raw]).tolist()
+    else:
+        corrected = [
+            row["p_value"] if p_value is None else min(1.0, p_value * len(compared))
+            for row, p_value in zip(compared, raw, strict=True)
+        ]
+    pairs = zip(compared, corrected, strict=True)
+    return [reference, *(without_nan({**row, "p_value": p_value}) for row, p_value in pairs)]
 
 
 def _tasks(study: Path) -> dict[str, Any]:
@@ -248,6 +266,8 @@ def _probes(study: Path, task: str, head: str) -> list[dict[str, Any]]:
     if len(there) > 1:
         compared = compare(list(there.values()), head=head, by=by)
         gains = dict(zip(there, compared.table.to_dict("records"), strict=True))
+        for system, p_value in zip([*there][1:], compared.raw_p_values, strict=True):
+            gains[system]["raw_p_value"] = p_value
         for k, system in enumerate([*there][1:] if by else ()):
             gains[system]["by_source"] = {part.value: _ends(part.differences[k]) for part in compared.parts}
     rows = []

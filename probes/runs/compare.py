@@ -374,8 +374,8 @@ class Comparison:
     """What they are scored by."""
     differences: tuple[Difference, ...]
     """The difference of each further run to the first, with a paired interval."""
-    p_values: tuple[float, ...]
-    """Their p-values by the same resamples, corrected by Holm for their number."""
+    raw_p_values: tuple[float, ...]
+    """Their p-values by the same resamples, each of one test; `p_values` are corrected."""
     settings: tuple[Mapping[str, tuple[object, object]], ...]
     """For each further run, every setting that differs from the first run's: its dotted name to the value of the first
     run and that of the run."""
@@ -385,6 +385,11 @@ class Comparison:
     """The same for the rows of each value of that column."""
     n_left_out: int = 0
     """Values of that column with too few units, or without a score."""
+
+    @property
+    def p_values(self) -> tuple[float, ...]:
+        """The p-values of the differences, corrected by Holm for their number."""
+        return tuple(correct_p_values(self.raw_p_values).tolist())
 
     @property
     def table(self) -> pd.DataFrame:
@@ -630,11 +635,11 @@ def compare(runs: Runs, *, head: str = "", split: str = "", by: str = "", n_resa
     parts, n_left_out = _compare_parts(compared[0].folder, rows, by, Resampling(n_resamples)) if by else ((), 0)
     values, resampled = rows.scores(Resampling(n_resamples))
     gains = [difference(values, resampled, k, 0, n_units=rows.rows.n_units) for k in range(1, len(compared))]
-    p_values = correct_p_values(
-        [bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)]
-    )
+    p_values = [
+        bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)
+    ]
     settings = tuple(_settings_that_differ(compared[0], run) for run in compared[1:])
-    tests = tuple(gains), tuple(p_values.tolist())
+    tests = tuple(gains), tuple(p_values)
     return Comparison(tuple(compared), rows.split, rows.metric, *tests, settings, by, parts, n_left_out)
 
 

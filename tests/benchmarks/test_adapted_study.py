@@ -1,16 +1,25 @@
 """What a study of adapters gathers of its folders: whose difference from what."""
 
+import json
+import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.adapted import ADAPTERS, BASE, TASKS, gather, measure_at_once
+from benchmarks.adapted import ADAPTERS, BASE, TASKS, gather, gather_beside, measure_at_once
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.adaptation.abilities import write_scores
 from probes.cli.arguments import read_command
 from probes.cli.commands import find_command
+from probes.metrics.significance import correct_p_values
+from probes.runs.run import run
+from probes.runs.run_config import RunConfig, TaskSpec
+from tests.extract.tiny_decoders import save_decoder
 from tests.probes.adaptation.test_abilities import make, scores
 
 
@@ -39,6 +48,56 @@ def test_an_empty_study_gathers_nothing(tmp_path: Path) -> None:
     gathered = gather(tmp_path)
     assert (gathered["adapters"], gathered["abilities"]) == ({}, [])
     assert not any(gathered["tasks"].values())
+
+
+def test_p_values_of_systems_that_are_added_later_are_those_of_one_study(tmp_path: Path) -> None:
+    decoder = DecoderSpec(str(save_decoder(tmp_path / "tiny-llama")), device="cpu")
+    for system, plan in {"nosink": "causal", "mntp": "backward", "all": "bidirectional"}.items():
+        run(
+            RunConfig(
+                name=f"{system}-wnut17",
+                decoder=decoder,
+                extraction=ExtractionSpec(plan=plan, layers=("block_02",), words=WordSpec()),
+                task=TaskSpec("words-sample", options={"tags": "ner"}),
+                heads={"token-classifier": {"max_epochs": 9, "epoch_steps": 4, "learning_rate": 1e-2}},
+                bootstrap=100,
+                caches=str(tmp_path / "caches"),
+                runs=str(tmp_path / "whole" / "runs"),
+            )
+        )
+    for study, systems in {"first": ["nosink", "mntp"], "second": ["nosink", "all"]}.items():
+        for system in systems:
+            name = f"runs/{system}-wnut17"
+            shutil.copytree(tmp_path / "whole" / name, tmp_path / study / name)
+    file = tmp_path / "gathered.json"
+    file.write_text(json.dumps(gather(tmp_path / "whole")), encoding="utf-8")
+    for study in ("first", "second"):
+        file.write_text(json.dumps(gather_beside(tmp_path / study, file)), encoding="utf-8")
+    gathered = json.loads(file.read_text(encoding="utf-8"))
+    name = "wnut17 token-classifier"
+    whole, joined = gathered["tasks"][name], gathered["beside"]["tasks"][name]
+    assert joined == whole
+    reference, *compared = joined
+    assert reference["run"] == "nosink"
+    raw, corrected = ([row[key] for row in compared] for key in ("raw_p_value", "p_value"))
+    assert corrected == correct_p_values(raw).tolist()
+    assert max(corrected) > min(raw), "the test can tell"
+
+
+def test_a_row_that_was_gathered_without_a_raw_p_value_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row(system: str, **p_values: float) -> dict[str, Any]:
+        return {"run": system, "device": "cpu", "test": 0.5, "p_value": None, **p_values}
+
+    old, new = row("wiki-0", p_value=0.04), row("all", p_value=0.01, raw_p_value=0.01)
+    file = tmp_path / "gathered.json"
+    before = {"abilities": [], "trained_here": [], "adapters": {}, "tasks": {"task": [row("nosink"), old]}}
+    file.write_text(json.dumps({"beside": before}), encoding="utf-8")
+    monkeypatch.setattr("benchmarks.adapted._tasks", lambda _: {"task": [row("nosink"), new]})
+    [reference, *compared] = gather_beside(tmp_path, file)["beside"]["tasks"]["task"]
+    assert reference == row("nosink")
+    assert compared == [old, new | {"p_value": 0.02}]
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -10,7 +10,7 @@ import pytest
 
 from extract.errors import HeadError, UnknownNameError
 from probes.metrics.significance import correct_p_values
-from probes.runs.compare import compare, paired_tests
+from probes.runs.compare import Comparison, compare, paired_tests
 from probes.runs.folder import RunFolder
 from probes.runs.results import expected_validation, results
 from tests.probes.finished_run import Finished, edit_scores
@@ -54,6 +54,11 @@ def test_runs_are_tested_as_they_are_compared(finished: Finished, tmp_path: Path
         paired_tests([copy, finished.folder], by="layer")
     with pytest.raises(UnknownNameError, match="unknown system to compare with 'tinny'"):
         paired_tests([copy, finished.folder], against="tinny")
+
+
+def test_p_values_are_corrected_for_all_runs_of_a_comparison() -> None:
+    comparison = Comparison((), "test", "pearson", (), (0.01, 0.04, 0.03), ())
+    assert comparison.p_values == pytest.approx((0.03, 0.06, 0.06))
 
 
 def test_several_runs_have_corrected_p_values(finished: Finished, tmp_path: Path) -> None:
