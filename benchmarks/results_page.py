@@ -135,21 +135,31 @@ def word_view_rows() -> Iterator[str]:
 
 
 def adapted_rows(file: str) -> Iterator[str]:
-    """Write what a decoder and its adapters can do: held-out loss, perplexity of spans by plan, repetition."""
+    """Write what a decoder and its adapters can do: held-out loss, perplexity of spans by plan, repetition.
+
+    The decoder's scores have their own intervals, those of adapters the paired difference from the decoder's.
+    """
     results = read_results(file)
     cells = {(row["system"], row["ability"], row["plan"]): row for row in results["abilities"]}
-    yield "| decoder | held-out loss of hidden tokens | infilling, `causal` | infilling, `hybrid` | Rep-4 x 100 |"
-    yield "|---" * 5 + "|"
-    columns = [("infilling-perplexity", "causal", 1), ("infilling-perplexity", "hybrid", 1), ("rep-4", "causal", 100)]
+    spans = "infilling-perplexity"
+    columns = ("held-out loss", "infilling, `causal`", "infilling, `hybrid`", "`hybrid` over `causal`", "Rep-4 x 100")
+    yield f"| decoder | {' | '.join(columns)} |"
+    yield "|---" * (1 + len(columns)) + "|"
     for system in dict.fromkeys(row["system"] for row in results["abilities"]):
+        one, both, rep = (cells[system, *key] for key in ((spans, "causal"), (spans, "hybrid"), ("rep-4", "causal")))
+        is_first = system not in results["adapters"]
+        scores = [_ability(row, times, is_first=is_first) for row, times in ((one, 1), (both, 1), (rep, 100))]
+        gap, low, high = both["over_own_causal"]
+        scores.insert(2, f"{gap:+.1f} ({low:.1f} to {high:.1f})")
         adapter = results["adapters"].get(system)
-        scores = [
-            "{value:.1f} ({low:.1f} to {high:.1f})".format(
-                **{name: times * cells[system, ability, plan][name] for name in ("value", "low", "high")}
-            )
-            for ability, plan, times in columns
-        ]
         yield f"| {_name_adapter(adapter)} | {_held_out(results, system)} | {' | '.join(scores)} |"
+
+
+def _ability(row: dict[str, Any], times: int, *, is_first: bool) -> str:
+    """Write a score with the paired difference from the decoder as it is; of the decoder itself with its interval."""
+    ends = [row["low"], row["high"]] if is_first else row["difference"]
+    *gap, low, high = (times * end for end in ends)
+    return f"{times * row['value']:.1f} ({''.join(f'{value:+.1f}, ' for value in gap)}{low:.1f} to {high:.1f})"
 
 
 def _held_out(results: dict[str, Any], system: str) -> str:

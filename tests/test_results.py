@@ -160,6 +160,29 @@ def test_the_page_says_what_adapters_changed() -> None:
     assert f"its Rep-4 fell by {fall(rows['wiki-0', 'rep-4', 'causal']['difference'], 100)}." in page
 
 
+@pytest.mark.parametrize("decoder", ["smollm2", "gemma"])
+def test_the_tables_of_adapters_have_paired_differences(decoder: str) -> None:
+    page, rows, spans = read_page("docs/results.md"), abilities(decoder), "infilling-perplexity"
+    for system in dict.fromkeys(system for system, *_ in rows):
+        cells = []
+        for ability, plan, times in ((spans, "causal", 1), (spans, "hybrid", 1), ("rep-4", "causal", 100)):
+            row = rows[system, ability, plan]
+            value, low, high = (times * row[name] for name in ("value", "low", "high"))
+            if system != "causal":
+                gap, low, high = (times * end for end in row["difference"])
+                assert times * (row["value"] - rows["causal", ability, plan]["value"]) == pytest.approx(gap)
+                cells.append(f"{value:.1f} ({gap:+.1f}, {low:.1f} to {high:.1f})")
+            else:
+                cells.append(f"{value:.1f} ({low:.1f} to {high:.1f})")
+        gap, low, high = rows[system, spans, "hybrid"]["over_own_causal"]
+        assert rows[system, spans, "hybrid"]["value"] - rows[system, spans, "causal"]["value"] == pytest.approx(gap)
+        cells.insert(2, f"{gap:+.1f} ({low:.1f} to {high:.1f})")
+        assert f"| {' | '.join(cells)} |" in page, system
+    assert "In brackets is the paired difference from the decoder as it is under the same plan" in " ".join(
+        page.split()
+    )
+
+
 def test_the_page_says_what_adapters_changed_for_probes() -> None:
     page, rows = _unwrapped("docs/results.md"), probes("smollm2")
     cosines, head = rows["all", "layer-cosine"], rows["all", "siamese-cosine"]
