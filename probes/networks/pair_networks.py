@@ -321,7 +321,8 @@ class JoinedCosine(UntrainedCosine):
     """Mean of the cosines of several views or poolings, a layer and transform of each, without training.
 
     It is the cosine of their vectors side by side, each of length 1. Every view starts from its best layer alone; then
-    one after the other is chosen again while the validation Pearson of the mean rises.
+    one after the other is chosen again while the validation Pearson of the mean rises. A layer whose latent is the same
+    for every training text, as the embedding of a prompt's last token is, is not chosen.
 
     Args:
         n_layers: Layers `L`.
@@ -372,10 +373,11 @@ class JoinedCosine(UntrainedCosine):
         for k, name in enumerate(data.layers):
             views.setdefault(name.rpartition("/")[0] or data.pooling, []).append(k)
         of_view = {view: cosines[:, layers] for view, layers in views.items()}
+        is_constant = (standardiser.scale == 1).all(-1).numpy()  # beside others it would stand for no latent of a view
 
         def best(view: str, others: Float32[np.ndarray, " N"]) -> tuple[int, int]:
-            names = [data.layers[k] for k in views[view]]
-            return _best(pearson(others + of_view[view], gold), view, names)
+            names, scores = [data.layers[k] for k in views[view]], pearson(others + of_view[view], gold)
+            return _best(np.where(is_constant[views[view]], np.nan, scores), view, names)
 
         picks = {view: best(view, np.zeros_like(gold)) for view in views}
         for _ in range(MOST_ROUNDS):

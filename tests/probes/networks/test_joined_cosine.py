@@ -96,3 +96,20 @@ def test_a_view_whose_cosine_never_varies_is_refused(tmp_path: Path) -> None:
     cache = write_latents(tmp_path / "c.h5", task.texts(), latents)
     with pytest.raises(HeadError, match="the cosine of the 'last' latents is the same for every validation pair"):
         fitted(pair_data(cache, task, batch_size=8, pooling="mean+last"))
+
+
+def test_a_layer_that_is_the_same_for_every_text_is_not_chosen(tmp_path: Path) -> None:
+    """Beside a good view a constant costs nothing, and the noise of the other layers of its view does."""
+    task = make_task(sizes={"train": 40, "validation": 90})
+    texts = task.texts()
+    places = {text: k for k, text in enumerate(texts)}
+    rng = np.random.default_rng(3)
+    latents = {view: rng.normal(size=(len(LAYERS), len(texts), WIDTH)).astype(np.float32) for view in VIEWS}
+    for rows in task.splits.values():
+        for a, b, gold in zip(rows["sentence1"], rows["sentence2"], rows["score"], strict=True):
+            latents["mean"][:, places[b]] += latents["mean"][:, places[a]] * gold
+    latents["last"][0] = latents["last"][0, 0]  # the embedding of the last token of a prompt
+    data = pair_data(write_latents(tmp_path / "c.h5", texts, latents), task, batch_size=16, pooling="mean+last")
+    layers = [view["layer"] for view in fitted(data).choice(data.layers)["views"]]
+    assert [name.partition("/")[0] for name in layers] == ["mean", "last"]
+    assert layers[1] != f"last/{LAYERS[0]}"
