@@ -546,7 +546,7 @@ def plans_document(scores: PlansScores, report: KindReport, beside: Sequence[Blo
     `beside` are the blocks that any sweep has: gains on parts, and differences from the reference.
     """
     header, search = scores.header, scores.search
-    n, task = search.n_plans if search else len(scores.plans), task_title(header.task["name"])
+    n, task = count_asked(search) if search else len(scores.plans), task_title(header.task["name"])
     question = f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {task}?"
     found = next(iter(scores.chosen.values())).plan.text
     summary, *tables = search_blocks(search, found, "plan") if search else _sweep(scores, report)
@@ -563,6 +563,18 @@ def sweep_cautions(scores: PlansScores) -> Iterator[Block]:
         yield Caution(f"`{label_of(failure.point)}` **failed**: {cell(failure.why)}")
 
 
+def count_asked(search: SearchCost) -> int:
+    """Count the points that a search was asked for, those included that failed."""
+    return max(search.n_asked, search.n_plans)
+
+
+def which_failed(scores: PlansScores) -> str:
+    """Say after a count of points, which tasks do not multiply, how many of them failed; empty where none did."""
+    axis, failures = scores.grid.task_axis if scores.grid else "", scores.grid.failed if scores.grid else scores.failed
+    n = len({label_of({name: value for name, value in one.point.items() if name != axis}) for one in failures})
+    return f", of which {n:,} failed," if n else ""
+
+
 def plans_lead(scores: PlansScores) -> str:
     """Name the plan that a sweep or search found, its score on test with the gain, and its lead or what it cost."""
     name, choice = max(scores.chosen.items(), key=lambda item: _ranked(item[1].result))
@@ -570,8 +582,8 @@ def plans_lead(scores: PlansScores) -> str:
     worth = f"{_worth(choice.result, _gain(choice))} {over_baseline(choice.result, scores.baselines)}".rstrip()
     if search := scores.search:
         return (
-            f"Of {search.n_plans:,} plans the search found `{choice.plan.text}` at {search.share:.2f} of the cost of "
-            f"scoring all, {head}. {worth}"
+            f"Of {count_asked(search):,} plans{which_failed(scores)} the search found `{choice.plan.text}` at "
+            f"{search.share:.2f} of the cost of scoring all, {head}. {worth}"
         )
     others = {row.plan: row.heads[name] for row in scores.plans if row.plan != choice.plan}
     margin = by = ""
@@ -652,10 +664,12 @@ def search_blocks(search: SearchCost, found: str, noun: str = "point") -> Iterat
         (f"`{point}`", *(percent(trial.scores.get(point)) for trial in search.trials), fates.get(point, NOTHING))
         for point in points
     ]
+    asked = count_asked(search)
+    over = f"{asked} {noun}s" if asked == search.n_plans else f"{search.n_plans} of {asked} {noun}s (the others failed)"
     yield (
-        f"Strategy `{search.strategy}` over {search.n_plans} {noun}s, by `{search.by}`: {search.cost:,} block passes "
-        f"times texts, {search.share:.3f} of the {search.full_cost:,} that all {noun}s on all {search.n_texts:,} texts "
-        f"of train and validation cost (budget {search.budget:g})."
+        f"Strategy `{search.strategy}` over {over}, by `{search.by}`: {search.cost:,} block passes times texts, "
+        f"{search.share:.3f} of the {search.full_cost:,} that all of them on all {search.n_texts:,} texts of "
+        f"train and validation cost (budget {search.budget:g})."
     )
     yield Heading("Trials")
     yield Table(("trial", f"{noun}s", "rows per split, at most", "texts", "cost", "best", "score"), rows)

@@ -536,6 +536,7 @@ class SearchCost:
     by: str
     """The head that scored."""
     n_plans: int
+    """Points that could be computed, among which it searched."""
     n_texts: int
     cost: int
     full_cost: int
@@ -543,6 +544,8 @@ class SearchCost:
     share: float
     """`cost` of `full_cost`."""
     trials: tuple[SearchTrial, ...]
+    n_asked: int = 0
+    """Points of the grid, those included that failed before anything was computed; 0 in an early record."""
 
 
 @dataclass(frozen=True)

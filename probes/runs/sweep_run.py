@@ -241,6 +241,7 @@ def search_grid(
         search.full_cost,
         search.share,
         search.trials,
+        len(searched.systems),
     )
     sweep = Sweep(config, grid, tasks, caches, folder, slots, watcher, chosen_on, found=found, search=cost)
     scores = sweep.run(reads_all=False, command=command)

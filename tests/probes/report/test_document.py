@@ -44,11 +44,13 @@ from probes.report.document import (
     run_document,
     run_lead,
     screen_table,
+    search_blocks,
     summary_text,
 )
 from probes.report.kind_reports import REPORTS
 from probes.report.page import Pictures
 from probes.report.scores import (
+    FailedPoint,
     Lead,
     PlanChoice,
     PlanGain,
@@ -732,6 +734,17 @@ def test_a_search_names_what_it_found_and_what_it_cost(score: float) -> None:
     assert plans_lead(plans).startswith(
         "Of 2 plans the search found `causal` at 0.50 of the cost of scoring all, with the head `head` (final_norm, "
         f"pooling mean): accuracy {100 * score:.1f} on validation. On test it has {100 * score:.1f} (95 % interval "
+    )
+
+
+def test_a_search_says_how_many_points_failed() -> None:
+    search = replace(make_search(["causal", "backward:1"]), n_asked=3)
+    failed = (FailedPoint({"plan": "backward:9"}, "it has 6 blocks"),)
+    plans = replace(make_plans([("causal", 0.75)], search=search, cost=None), failed=failed)
+    assert plans_lead(plans).startswith("Of 3 plans, of which 1 failed, the search found `causal` at 0.50 of the cost ")
+    assert next(search_blocks(search, "causal", "plan")).startswith(  # type: ignore[union-attr]
+        "Strategy `halving` over 2 of 3 plans (the others failed), by `head`: 1,040 block passes times texts, 0.500 of "
+        "the 2,080 that all of them on all 4,000 texts of train and validation cost (budget 0.5)."
     )
 
 

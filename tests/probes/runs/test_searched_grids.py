@@ -202,7 +202,8 @@ def test_points_that_fail_are_dropped_and_named(config: RunConfig, tmp_path: Pat
     assert result.record.grid is not None
     names = {(Path(f.point["decoder.name"]).name, f.point["plan"]) for f in result.record.grid.failed}
     assert names == {(name, plan) for name in ("broken", "gone") for plan in ("causal", "bidirectional:3")}
-    assert search_of(result).n_plans == 4  # what is not there is known before anything is priced
+    search = search_of(result)
+    assert (search.n_plans, search.n_asked) == (4, 6)  # what is not there is known before anything is priced
     assert result.record.chosen["layer-cosine"].point["decoder.name"].endswith(decoder_folder.name)
     assert "no score, behind" in (result.folder / "summary.md").read_text(encoding="utf-8")
 
