@@ -20,9 +20,11 @@ from extract.decoders.decoder_spec import DecoderSpec, plain_decoder, short_name
 from extract.errors import ConfigError, DecoderError, IcecoreError, UsageError, first_line, unknown_name
 from extract.files import digest_json
 from extract.masks.mask_plan import CAUSAL, MaskPlan
-from extract.records import given, to_plain
+from extract.records import from_plain, given, to_plain
 from extract.registry import PLACE, allow_code
+from extract.run.extraction_spec import ExtractionSpec
 from probes.data.task import Task
+from probes.data.task_table import TASKS
 from probes.fitting.fit_options import find_protocol
 from probes.report.scores import label_of
 from probes.runs.config_file import SECTIONS, list_keys, name_key, with_settings
@@ -31,6 +33,7 @@ from probes.runs.run_config import RunConfig, load_run_task
 from probes.runs.task_kinds import KINDS
 
 PLAN, PLAN_KEY, RATIO, HEADS = "plan", "extraction.plan", "ratio", "heads."
+POOLINGS_KEY, WORDS_KEY = "extraction.poolings", "extraction.words.poolings"
 SOURCE = "sweep"
 """Source of the values of a point, in the record of its configuration."""
 MOST_POINTS = 10_000
@@ -215,7 +218,7 @@ def encoder_settings(config: RunConfig) -> dict[str, dict[str, object]]:
         template |= {"name": encoder.template} if encoder.template else {}
         template |= {"repeat": encoder.repeat} if encoder.repeat > 1 else {}
         keys: dict[str, object] = {
-            "extraction.words.poolings" if reads_words else "extraction.poolings": [pooling],
+            WORDS_KEY if reads_words else POOLINGS_KEY: [pooling],
             "extraction.template": template,
         }
         keys |= {"extraction.plan": encoder.plan} if encoder.plan else {}
@@ -632,7 +635,8 @@ def _point(config: RunConfig, axes: Mapping[str, Axis], values: Mapping[str, str
         try:
             return Point(values, set_point(config, settings))
         except DecoderError as error:  # it costs itself alone, as where the decoder cannot be loaded
-            return Point(values, with_settings(config, _but_shares(settings), SOURCE), first_line(error))
+            rest = fit_poolings(config, _but_shares(settings))
+            return Point(values, with_settings(config, rest, SOURCE), first_line(error))
     except IcecoreError as error:
         raise ConfigError(f"the point {label_of(values)} of the sweep: {error}") from error
 
@@ -646,9 +650,43 @@ def _with_checked_heads(point: Point) -> Point:
 
 def set_point(config: RunConfig, settings: Settings) -> RunConfig:
     """Return the configuration of a point: that of the sweep with its keys, shares of the depth filled in."""
+    settings = fit_poolings(config, settings)
     if names_shares(settings):
         settings = fill_shares(settings, with_settings(config, _but_shares(settings), SOURCE).decoder)
     return with_settings(config, settings, SOURCE)
+
+
+def fit_poolings(config: RunConfig, settings: Settings) -> Settings:
+    """Name the poolings of a point as its task reads them, by `OF_WORDS`: of words where others pool whole texts.
+
+    Those of words that a point sets beside them are left as they are; poolings that words do not have are refused.
+    """
+    task = settings.get("task.name", settings.get("task", config.task.name))
+    name = str(task.get("name", config.task.name) if isinstance(task, Mapping) else task)
+    if name not in TASKS or config.views:
+        return settings  # refused later, or each view says what it reads
+    reads_words, plain = KINDS[TASKS[name].kind].reads_words, ExtractionSpec()
+    key, other = (POOLINGS_KEY, WORDS_KEY) if reads_words else (WORDS_KEY, POOLINGS_KEY)
+    names = OF_WORDS if reads_words else {word: pooling for pooling, word in OF_WORDS.items()}
+    value: object = settings.get(key)
+    if value is None and KINDS[config.task.kind].reads_words != reads_words:  # those of the whole sweep
+        spec = config.extraction
+        value = spec.poolings if reads_words else spec.words.poolings
+        value = None if value in (plain.poolings, plain.words.poolings) else value
+    if value is None:
+        return settings
+    poolings = from_plain(tuple[str, ...], value, key)
+    rest = {**settings, POOLINGS_KEY: list(plain.poolings)} if reads_words else settings
+    if other in settings:
+        return rest
+    if set(poolings) <= set(names):
+        return {**rest, other: [names[pooling] for pooling in poolings]}
+    if not reads_words:
+        return settings  # where `first` or `last` of a word says nothing
+    raise ConfigError(
+        f"{key} is [{', '.join(poolings)}], which pools whole texts, but task {name!r} is one of words; allowed: "
+        f"{', '.join(names)}, which words have too, or set {other} beside it."
+    )
 
 
 def _but_shares(settings: Settings) -> Settings:

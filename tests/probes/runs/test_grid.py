@@ -1,6 +1,7 @@
 """Axes and grids of sweeps: a point is the configuration that a run with its keys would have."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -365,3 +366,62 @@ def test_an_axis_that_comes_with_the_library_goes_by_its_own_name_too(monkeypatc
     names = [point.values for point in grid_of(config(), ["encoder=mean,echo-mean"]).points]
     assert names == [{"encoder": "mean"}, {"encoder": "echo-mean"}]
     assert grid_of(config(), ["encoder"]).settings() == grid_of(config(), ["encoders"]).settings()
+
+
+ON_TASKS: dict[str, Any] = {
+    "pairs": {"task": {"name": "sts-sample"}, "heads": {"layer-cosine": {}}},
+    "words": {"task": {"name": "odd-sample"}, "heads": {"layer-odd": {}}},
+}
+
+
+def poolings_of(base: RunConfig, over: dict[str, Any], *typed: str) -> dict[str, tuple[str, ...]]:
+    """Return what every point reads, of whole texts or of words as its task does."""
+    grid = grid_of(replace(base, sweep={"over": over}), typed).check_heads()
+    specs = {point.label: (point.config.task.name, point.config.extraction) for point in grid.points}
+    return {
+        label: spec.poolings_read(of_words=name == "odd-sample") + (spec.poolings if name == "odd-sample" else ())
+        for label, (name, spec) in specs.items()
+    }
+
+
+@pytest.mark.parametrize("task", ["pairs", "words"])
+def test_poolings_of_a_point_are_those_of_words_where_its_task_is_one_of_words(task: str) -> None:
+    base = config(**ON_TASKS[task])
+    encoders = {"plain": {"poolings": ["mean"]}, "echo": {"template": "echo", "poolings": "echo-mean"}}
+    expected = {
+        "task=pairs, encoder=plain": ("mean",),
+        "task=pairs, encoder=echo": ("echo-mean",),
+        "task=words, encoder=plain": ("mean", "mean"),
+        "task=words, encoder=echo": ("echo", "mean"),  # nothing is read of the poolings of whole texts
+    }
+    assert poolings_of(base, {"task": ON_TASKS, "encoder": encoders}) == expected
+    of_words = {"plain": {"words.poolings": "mean"}, "echo": {"template": "echo", "words.poolings": ["echo"]}}
+    assert poolings_of(base, {"task": ON_TASKS, "encoder": of_words}) == expected
+    both = {"first": {"poolings": "last", "words.poolings": "first"}}
+    assert poolings_of(base, {"task": ON_TASKS, "by": both}) == {
+        "task=pairs, by=first": ("last",),
+        "task=words, by=first": ("first", "mean"),
+    }
+    heads = {"pairs": {"siamese-cosine": {}}, "words": {"layer-odd": {}}}
+    tasks = {name: {**ON_TASKS[name], "heads": heads[name]} for name in ON_TASKS}
+    some = poolings_of(config(**tasks[task]), {"task": tasks}, "task", "encoders=mean,echo-mean")
+    assert some["task=pairs, encoder=echo-mean"] == ("echo-mean",)
+    assert some["task=words, encoder=echo-mean"] == ("echo", "mean")
+
+
+def test_poolings_of_the_whole_sweep_fit_the_task_of_each_point_too() -> None:
+    pairs = config(extraction={"template": "echo", "poolings": "echo-mean"}, **ON_TASKS["pairs"])
+    words = config(extraction={"template": "echo", "words": {"poolings": "echo"}}, **ON_TASKS["words"])
+    for base in (pairs, words):
+        assert poolings_of(base, {"task": ON_TASKS}) == {"task=pairs": ("echo-mean",), "task=words": ("echo", "mean")}
+    assert poolings_of(config(**ON_TASKS["pairs"]), {"task": ON_TASKS})["task=words"] == ("auto", "mean")
+
+
+def test_poolings_that_words_do_not_have_are_refused() -> None:
+    message = (
+        "the point task=words, poolings=last of the sweep: extraction.poolings is [last], which pools whole texts, but "
+        "task 'odd-sample' is one of words; allowed: mean, echo-mean, reba-mean, which words have too, or set "
+        "extraction.words.poolings beside it."
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        poolings_of(config(**ON_TASKS["pairs"]), {"task": ON_TASKS, "poolings": ["last", "mean"]})
