@@ -26,12 +26,14 @@ from probes.report.document import (
     EVERY_PLAN,
     baseline_blocks,
     best_result,
+    count_asked,
     machine_line,
     margin,
     opening,
     over_baseline,
     search_blocks,
     sweep_cautions,
+    which_failed,
 )
 from probes.report.scores import PlanChoice, PlansScores, PointGap, Transfer, label_of
 from probes.report.sweep_frames import PLAN_AXIS, axes_of, found_name, point_of, slots_of
@@ -77,7 +79,7 @@ def grid_lead(scores: PlansScores) -> str:
     text = f"The best of {count_points(scores)}{by} is `{label_of(choice.point)}`, with {head}: "
     if scores.search:
         share = f"at {scores.search.share:.2f} of the cost of scoring all"
-        text = f"Of {count_points(scores)} the search found `{label_of(choice.point)}` {share}, with {head}: "
+        text = f"Of {count_points(scores)}{which_failed(scores)} the search found `{label_of(choice.point)}` {share}, with {head}: "
     task = scores.grid.task_axis if scores.grid else ""
     rows = f"{split} of `{choice.point[task]}`" if task else split
     text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {rows}, "
@@ -91,7 +93,7 @@ def count_points(scores: PlansScores) -> str:
     """Count the points, which tasks do not multiply."""
     axis = scores.grid.task_axis if scores.grid else ""
     systems = {tuple(value for name, value in row.point.items() if name != axis) for row in scores.plans}
-    n = scores.search.n_plans if scores.search else len(systems)
+    n = count_asked(scores.search) if scores.search else len(systems)
     tasks = f" on {len({row.point[axis] for row in scores.plans})} tasks" if axis else ""
     return f"{n:,} point{'s' * (n != 1)}{tasks}"
 

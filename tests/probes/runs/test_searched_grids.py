@@ -205,7 +205,9 @@ def test_points_that_fail_are_dropped_and_named(config: RunConfig, tmp_path: Pat
     search = search_of(result)
     assert (search.n_plans, search.n_asked) == (4, 6)  # what is not there is known before anything is priced
     assert result.record.chosen["layer-cosine"].point["decoder.name"].endswith(decoder_folder.name)
-    assert "no score, behind" in (result.folder / "summary.md").read_text(encoding="utf-8")
+    summary = (result.folder / "summary.md").read_text(encoding="utf-8")
+    assert "no score, behind" in summary
+    assert "Of 6 points, of which 4 failed, the search found" in summary
 
 
 @pytest.mark.long
