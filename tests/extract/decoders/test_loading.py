@@ -7,7 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import peft
 import pytest
@@ -330,7 +330,9 @@ def test_an_adapter_saved_on_the_body_is_that_of_the_causal_model(folder: Path, 
 
 @of_peft
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_adapter_that_adds_nothing_changes_no_bit(folder: Path, adapter: Path, tmp_path: Path, dtype: str) -> None:
+def test_an_adapter_that_adds_nothing_changes_no_bit(
+    folder: Path, adapter: Path, tmp_path: Path, dtype: Literal["float32", "bfloat16"]
+) -> None:
     base = Path(shutil.copytree(folder, tmp_path / "base"))
     weights = load_file(base / "model.safetensors")
     weights["model.layers.0.self_attn.q_proj.weight"][:2] = -0.0
