@@ -12,7 +12,7 @@ from torch import Tensor
 
 from extract.decoders.adapters import quiet_peft
 from extract.decoders.decoder import load_decoder
-from extract.decoders.decoder_spec import DecoderSpec
+from extract.decoders.decoder_spec import ComputeDtype, DecoderSpec
 from extract.errors import CertificateError, ConfigError, DecoderError, HeadError, UnknownNameError
 from extract.files import digest_module, write_file
 from extract.inputs.joined_text import CONTEXT
@@ -94,9 +94,16 @@ def test_an_adapter_of_no_steps_is_the_decoder_bit_for_bit(tmp_path: Path) -> No
     assert adapted.description.weight_digest == language.decoder.description.weight_digest
 
 
-def test_a_saved_adapter_computes_what_the_updates_in_place_compute(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 2e-6), ("bfloat16", 0.02)])
+def test_a_saved_adapter_computes_what_the_updates_in_place_compute(
+    tmp_path: Path, dtype: ComputeDtype, largest: float
+) -> None:
+    """Up to rounding: of the norm of the states 6e-7 was seen in float32, and 0.014 to 0.016 in bfloat16.
+
+    In bfloat16 both are as far from the merge in float32, and the update is 0.8 of the norm.
+    """
     folder = save_decoder(tmp_path / "decoder")
-    language = load_language_model(str(folder))
+    language = load_language_model({"name": str(folder), "dtype": dtype})
     lora = add_lora(language, LoraSpec(), seed=0)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -106,11 +113,13 @@ def test_a_saved_adapter_computes_what_the_updates_in_place_compute(tmp_path: Pa
     batch = encode_batch(language.decoder, SENTENCES)
     top = len(language.decoder.blocks) + 1
     in_place = states_with_gradients(language.decoder, batch)[top].detach()
-    merged = load_decoder({"name": str(folder), "adapter": str(tmp_path / "adapter")})
+    merged = load_decoder({"name": str(folder), "adapter": str(tmp_path / "adapter"), "dtype": dtype})
     after = states_with_gradients(merged, batch)[top]
-    untouched = states_with_gradients(load_decoder(str(folder)), batch)[top]
-    assert (after - in_place).abs().max() < 1e-5
-    assert (after - untouched).abs().max() > 1e-2
+    untouched = states_with_gradients(load_decoder({"name": str(folder), "dtype": dtype}), batch)[top]
+    assert {state.dtype for state in (in_place, after, untouched)} == {getattr(torch, dtype)}
+    norm = after.float().norm()
+    assert (after.float() - in_place.float()).norm() < largest * norm
+    assert (after.float() - untouched.float()).norm() > 0.5 * norm
 
 
 def test_peft_alone_reads_an_adapter(tmp_path: Path) -> None:
@@ -392,8 +401,9 @@ def test_losses_are_those_of_a_plain_loop(tmp_path: Path, uses_all: bool) -> Non
     assert set(losses) == set(config.used)
     for name, values in losses.items():
         drift = np.abs(adapted.losses[name].dropna().to_numpy() - values)
-        assert drift[0] < (1e-6 if name != "sscl" else 1e-5)  # which comes in after six steps
-        assert drift.max() < 1e-5  # Adam spreads the rounding of other kernels over the steps; less than 2e-6 was seen
+        if name != "sscl":  # which comes in after six steps
+            assert drift[0] < 5e-7  # of a loss of 3: two units in the last place
+        assert drift.max() < 2e-6  # Adam spreads the rounding of other kernels over the steps; 1e-6 was seen
     assert losses["mntp"][-1] < losses["mntp"][0] - 0.05
 
 
@@ -414,6 +424,60 @@ def test_a_training_is_under_its_plan(tmp_path: Path, plan: str) -> None:
     wanted, places = tokens.targets["mntp"]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1)[places], wanted)
     assert float(adapted.losses["mntp"][0]) == pytest.approx(float(loss.detach()), abs=1e-6)
+
+
+KINDS_BY_BLOCK = {
+    "bidirectional:1": ["causal", "causal", "bidirectional"],
+    "backward@1-2": ["backward", "backward", "causal"],
+    "[nosink-causal,bidirectional,backward]": ["nosink-causal", "bidirectional", "backward"],
+    "bidirectional:2~skip2@0": ["causal", "bidirectional", "bidirectional"],
+}
+
+
+def put_in_blocks(blocks: Any, kinds: list[str], n_tokens: int, *, skips: bool) -> None:
+    """Give every block a mask of its own, and with a skip the input of block 1 to block 3 and to the final norm."""
+    inputs = dict[int, Tensor]()
+
+    def before(index: int) -> Any:
+        allowed = literal_mask(kinds[index], n_tokens, window=None, spans=torch.full((n_tokens,), CONTEXT))
+        mask = torch.zeros(1, 1, n_tokens, n_tokens).masked_fill(~allowed, torch.finfo(torch.float32).min)
+
+        def change(_: object, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
+            hidden = args[0] + inputs[0] if skips and index == 2 else args[0]
+            inputs[index] = hidden
+            return (hidden, *args[1:]), {**kwargs, "attention_mask": mask.expand(len(hidden), -1, -1, -1)}
+
+        return change
+
+    for index, block in enumerate(blocks):
+        block.register_forward_pre_hook(before(index), with_kwargs=True)
+    if skips:
+        blocks[-1].register_forward_hook(lambda _, __, output: output + inputs[2])
+
+
+@pytest.mark.parametrize("plan", KINDS_BY_BLOCK)
+def test_two_steps_under_plans_that_name_blocks_are_those_of_a_plain_loop(tmp_path: Path, plan: str) -> None:
+    changes: dict[str, Any] = {"plan": plan, "phases": [{"steps": 2, "weights": {"mntp": 1.0}}]}
+    config = pair_config(tmp_path, lora={"dropout": 0.0}, training={"learning_rate": 0.01}, **changes)
+    adapted = adapt(config, language=pair_language())
+    language = pair_language()
+    data, lora = make_data(config, language), add_lora(language, config.lora, seed=0)
+    optimiser = torch.optim.AdamW(lora.weights, lr=0.01, weight_decay=0.0)
+    put_in_blocks(language.decoder.blocks, KINDS_BY_BLOCK[plan], config.training.length, skips="skip" in plan)
+    losses = []
+    for step in range(2):
+        tokens = data.part(step, 0).tokens
+        assert tokens is not None
+        wanted, places = tokens.targets["mntp"]
+        logits = language.model(input_ids=tokens.batch.ids).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1)[places], wanted)
+        optimiser.param_groups[0]["lr"] = 0.01 * rate_at(config, step)
+        optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(lora.weights, 1.0)
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert adapted.losses["mntp"].tolist() == pytest.approx(losses, abs=2e-6)
 
 
 def accuracy(config: AdaptConfig, language: Any, *, plan: str) -> float:
