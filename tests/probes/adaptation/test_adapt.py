@@ -732,7 +732,8 @@ def test_looks_before_the_last_phase_are_neither_kept_nor_counted(
     scripted = [9.0, 1.0, 2.0, 3.0, 4.0, 8.0, 7.0, 7.5, 7.2, 6.0]
 
     def look(module: Adaptation) -> None:
-        module.looks.append({"step": float(len(module.steps)), "loss": scripted[len(module.looks)]})
+        loss = scripted[len(module.looks)]
+        module.looks.append({"step": float(len(module.steps)), "mntp": loss, "loss": loss})
 
     monkeypatch.setattr(Adaptation, "on_validation_epoch_end", look)
     phases = [{"steps": 20, "weights": {"mntp": 1.0}}, {"steps": 25, "weights": {"mntp": 2.0}}]
