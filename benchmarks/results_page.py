@@ -1,6 +1,7 @@
 """Generated tables of docs/results.md and the figure of merges: `python -m benchmarks.results_page [SWEEP ...]`.
 
-A SWEEP is the folder of one over ratios of the decoder and an adapter, whose scores go into the JSON of merges.
+A SWEEP is the folder of one over ratios of the decoder and an adapter, whose scores go into the JSON of merges; beside it,
+as `nosink-TASK` beside `merge-TASK`, is a run of the decoder alone on the same rows under its best plan.
 """
 
 import json
@@ -22,7 +23,7 @@ from probes.report.sweep_figures import draw_numbers
 PAGE = ROOT / "docs" / "results.md"
 MERGES = ROOT / "benchmarks" / "results" / "merges-smollm2.json"
 CURVES = ROOT / "docs" / "figures" / "merges.png"
-MERGED = {"stsb": "STS-B, cosine", "wnut17": "WNUT-17", "ud-ewt": "UD-EWT"}
+MERGED = {"stsb": "STS-B, siamese head", "wnut17": "WNUT-17", "ud-ewt": "UD-EWT"}
 """Tasks of the figure of merges, by the start of their names."""
 TITLES = {"stsb": "STS-B", "banking77": "Banking77", "wnut17_ner": "WNUT-17", "ud_ewt_pos": "UD-EWT"}
 PROBED = {
@@ -227,7 +228,7 @@ def tables() -> dict[str, str]:
 
 
 def read_merges(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Take the task of a sweep over ratios, and the scores of every ratio with their differences from ratio 0."""
+    """Take the task of a sweep over ratios, the scores of every ratio with their differences from ratio 0, and a run's."""
     frame = pd.read_csv(folder / "points.csv", dtype={"ratio": str})
     scores = frame[(frame["record"] == "score") & frame["split"].isin(["validation", "test"])]
     scores = scores[scores["metric"] == scores["metric"].iloc[0]]
@@ -248,6 +249,13 @@ def read_merges(folder: Path) -> tuple[str, dict[str, Any]]:
     program = {name: record[name] for name in ("command", "commit", "versions")}
     program["n_test"] = record["task"]["n_rows"]["test"]
     rows = json.loads(scores[columns].round(6).to_json(orient="records"))
+    beside = folder.with_name(folder.name.replace("merge-", "nosink-").removesuffix("-sweep"))
+    untrained = json.loads((beside / "scores.json").read_text(encoding="utf-8"))
+    [result] = untrained["heads"].values()
+    if untrained["task"]["digest"] != record["task"]["digest"]:
+        raise ValueError(f"{beside} has other rows than {folder}; run it with the same task.")
+    score = {name: round(number, 6) for name, number in result["summary"]["test"][result["metric"]].items()}
+    program["untrained"] = {"command": untrained["command"], **score}
     return str(scores["task"].iloc[0]), {"rows": rows, **program}
 
 
@@ -256,6 +264,9 @@ def draw_merges(figure: Figure, results: dict[str, Any]) -> None:
     panels = style.panels(figure, 1, len(results))
     for panel, (task, merges) in zip(panels, results.items(), strict=True):
         draw_numbers(panel, pd.DataFrame(merges["rows"]))
+        value = 100 * merges["untrained"]["mean"]
+        panel.axhline(value, color=style.GREY, linewidth=0.9, linestyle="--")
+        panel.annotate("best plan, untrained", (0, value), (0, 3), textcoords="offset points", fontsize=7, color=style.GREY)
         panel.set_title(next(title for start, title in MERGED.items() if task.startswith(start)), fontsize=9)
         panel.set_xlabel("weight of the adapted decoder")
 
@@ -267,7 +278,7 @@ def main() -> None:
         MERGES.write_text(json.dumps(merges, indent=1) + "\n", encoding="utf-8")
     if MERGES.is_file():
         title = "Merges of SmolLM2-135M with its adapted self, under bidirectional attention"
-        note = "rings: chosen on validation; bands: 95 % over rows"
+        note = "rings: chosen on validation; bands: 95 % over rows; dashed: test score of the decoder alone under nosink-bidirectional:10"
         figure = style.make_figure(draw_merges, read_results("merges-smollm2"), title=title, note=note, size=(7.2, 2.6))
         style.save_figure(figure, CURVES, file_format="png")
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
