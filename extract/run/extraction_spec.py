@@ -239,8 +239,7 @@ def join_readings(readings: Mapping[str, ExtractionSpec]) -> list[tuple[Extracti
     """Join readings that differ in their poolings and layers alone to one extraction; see `ExtractionSpec.passes`."""
     groups: dict[ExtractionSpec, list[str]] = {}
     for name, spec in readings.items():
-        alike = replace(spec, layers=("all",), poolings=("mean",), words=replace(spec.words, poolings=("auto",)))
-        groups.setdefault(alike, []).append(name)
+        groups.setdefault(_but_poolings(spec), []).append(name)
     passes = []
     for names in groups.values():
         views = [readings[name] for name in names]
@@ -255,6 +254,16 @@ def join_readings(readings: Mapping[str, ExtractionSpec]) -> list[tuple[Extracti
         )
         passes.append((joined, tuple(names)))
     return passes
+
+
+def _but_poolings(spec: ExtractionSpec) -> ExtractionSpec:
+    return replace(spec, layers=("all",), poolings=("mean",), words=replace(spec.words, poolings=("auto",)))
+
+
+def sweep_key(spec: ExtractionSpec) -> ExtractionSpec:
+    """Return what readings have in common that one sweep computes: all but poolings, layers and plans without tails."""
+    alike = _but_poolings(spec)
+    return alike if spec.mask_plan.has_tail else alike.with_plan(parse_plan("causal"))
 
 
 def require_one_reading(spec: ExtractionSpec, what: str) -> None:

@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -22,7 +22,7 @@ from extract.errors import CacheError, CacheIdentityError, ConfigError, IcecoreE
 from extract.files import digest_json, digest_rows, open_unlinked, refuse_links
 from extract.inputs.batches import Batch, stream_texts
 from extract.inputs.joined_text import JoinedText, digest_texts
-from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan, parse_plan
+from extract.masks.mask_plan import CAUSAL_KIND, MaskPlan
 from extract.run.extraction import (
     Extraction,
     Put,
@@ -42,8 +42,9 @@ from extract.run.extraction_spec import (
     ExtractionSpec,
     join_readings,
     require_one_reading,
+    sweep_key,
 )
-from extract.store.cache import LatentCache, MeanCache, ShardedCache, ViewCache, cache_path, describe_shard, find_cache
+from extract.store.cache import LatentCache, MeanCache, ShardedCache, cache_path, describe_shard, find_cache
 from extract.store.format import (
     create_store,
     draft_path,
@@ -53,7 +54,7 @@ from extract.store.format import (
     require_locks,
 )
 from extract.store.items import keep_texts, move_texts
-from extract.store.manifest import Manifest, of_all_texts, require_same, view_identity
+from extract.store.manifest import Manifest, of_all_texts, require_same
 from extract.store.reader import INDEX, LocalFiles, Shard, ShardIndex, parse_index, require_shard, shared_identity
 from extract.store.writer import StoreWriter
 from extract.wiring.attention import Wiring
@@ -203,7 +204,8 @@ def sweep_latents(
     unique = unique_texts(texts)
     if spec.views:
         with code_as_now(decoder):
-            return _sweep_views(decoder, unique, plans, spec=spec, folder=folder, progress=progress)
+            points = [spec.with_plan(plan) for plan in plans]
+            return extract_readings(decoder, texts, points, folder=folder, progress=progress)
     if len(spec.members) > 1:
         with code_as_now(decoder):
             means = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
@@ -256,45 +258,62 @@ def extract_views(
     folder: str | Path = "caches",
     progress: ExtractionProgress | None = None,
 ) -> LatentCache:
-    """Extract views as `extract_latents` does, in one process; those that differ in their plans alone are swept."""
+    """Extract views as `extract_latents` does, in one process; see `extract_readings`."""
+    [cache] = extract_readings(decoder, texts, [spec], folder=folder, progress=progress)
+    return cache
+
+
+def extract_readings(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText],
+    specs: Sequence[ExtractionSpec],
+    *,
+    folder: str | Path = "caches",
+    progress: ExtractionProgress | None = None,
+) -> list[LatentCache]:
+    """Extract the same texts by several settings with views, into what `extract_latents` returns for each.
+
+    What they all read is extracted once, and views that differ in their plans share their lower blocks.
+    """
     texts = texts if isinstance(texts, str) else list(texts)
     unique = unique_texts(texts)
-    identities = {name: describe_extraction(decoder, unique, view).identity for name, view in spec.readings.items()}
-    view_identity(identities)  # refuses views that differ in what they must share
-    missing = {name: spec.readings[name] for name in spec.views if find_cache(Path(folder), identities[name]) is None}
-    under: dict[ExtractionSpec, list[MaskPlan]] = {}
-    for one, _ in join_readings(missing):
-        under.setdefault(one.with_plan(parse_plan("causal")), []).append(one.mask_plan)
-    for one, plans in under.items():
-        if len(plans) > 1 and not one.reba_poolings and not any(plan.has_tail for plan in plans):
-            sweep_latents(decoder, unique, plans, spec=one, folder=folder, progress=progress)
-    return extract_latents(decoder, texts, spec=spec, folder=folder, progress=progress)
+    groups: dict[ExtractionSpec, dict[str, ExtractionSpec]] = {}
+    with code_as_now(decoder):
+        for spec in specs:
+            describe_extraction(decoder, unique, spec)  # refuses views that differ in what they must share
+        for view in dict.fromkeys(view for spec in specs for view in spec.readings.values()):
+            if find_cache(Path(folder), describe_extraction(decoder, unique, view).identity) is None:
+                group = groups.setdefault(sweep_key(view), {})
+                group[str(len(group))] = view
+        for views in groups.values():
+            plans = list(dict.fromkeys(view.mask_plan for view in views.values()))
+            if len(plans) > 1 and not any(view.reba_poolings for view in views.values()):
+                same = {name: view.with_plan(plans[0]) for name, view in views.items()}
+                [(joined, _)] = join_readings(same)
+                sweep_latents(decoder, unique, plans, spec=joined, folder=folder, progress=progress)
+                continue
+            for one, _ in join_readings(views):
+                extract_latents(decoder, unique, spec=one, folder=folder, progress=progress)
+        return [extract_latents(decoder, texts, spec=spec, folder=folder, progress=progress) for spec in specs]
 
 
-def _sweep_views(
-    decoder: Decoder,
-    texts: Sequence[str | JoinedText],
-    plans: Sequence[MaskPlan],
-    *,
-    spec: ExtractionSpec,
-    folder: str | Path,
-    progress: ExtractionProgress | None,
-) -> list[LatentCache]:
-    """Sweep each view over the plans; one that has a plan of its own is extracted once for all of them."""
-    describe_extraction(decoder, texts, spec.with_plan(plans[0]))  # refuses views that cannot be read as one
-    points = [spec.with_plan(plan).readings for plan in plans]
-    swept: dict[str, list[LatentCache]] = {}
-    for name, view in spec.readings.items():
-        if any(point[name].plan != plan.text for point, plan in zip(points, plans, strict=True)):
-            one = extract_latents(decoder, texts, spec=points[0][name], folder=folder, progress=progress)
-            swept[name] = [one] * len(plans)
-        elif view.reba_poolings:  # no part of a sweep
-            swept[name] = [
-                extract_latents(decoder, texts, spec=point[name], folder=folder, progress=progress) for point in points
-            ]
-        else:
-            swept[name] = sweep_latents(decoder, texts, plans, spec=view, folder=folder, progress=progress)
-    return [ViewCache({name: caches[k] for name, caches in swept.items()}) for k in range(len(plans))]
+def reading_routes(specs: Mapping[str, ExtractionSpec], n_blocks: int) -> dict[str, list[tuple[Hashable, ...]]]:
+    """List the block passes of each setting: a route for every view and template, beginning with what it reads.
+
+    Counted together (`count_blocks`), those that `extract_readings` or a sweep over plans computes once count once.
+    """
+    views = [view for spec in specs.values() for view in spec.readings.values()]
+    keys = {view: sweep_key(view) for view in views}
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys.values()))}
+    apart = {keys[view] for view in views if view.reba_poolings}  # no part of a sweep
+
+    def routes(view: ExtractionSpec) -> Iterator[tuple[Hashable, ...]]:
+        plan, key = view.mask_plan, keys[view]
+        first, *rest = route_of(plan, n_blocks)
+        for member in range(len(view.members)):
+            yield ((numbers[key], member, plan.text if key in apart else "", first), *rest)
+
+    return {name: [route for view in spec.readings.values() for route in routes(view)] for name, spec in specs.items()}
 
 
 def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:

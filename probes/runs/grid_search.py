@@ -15,7 +15,7 @@ import numpy as np
 
 from extract.errors import ConfigError, unknown_name
 from extract.masks.mask_plan import MaskPlan, k_and_k0
-from extract.wiring.states import Route, count_blocks
+from extract.wiring.states import count_blocks
 from probes.data.task import Task
 from probes.data.zero_shot_task import CorpusTask, RerankingTask
 from probes.report.scores import SearchTrial
@@ -29,14 +29,12 @@ FEWEST_ROWS = 16
 class Family:
     """Points whose latents are of the same texts and the same passes through a decoder, but for their plans."""
 
-    routes: Mapping[str, Route]
-    """Point to the blocks that its texts pass."""
+    routes: Mapping[str, Sequence[tuple[Hashable, ...]]]
+    """Point to the blocks that its texts pass, in every reading of it (`reading_routes`)."""
     n_texts: Callable[[int], int]
     """Counts the different texts of so many rows per split, which the decoder must read."""
     keeps_rows: bool = True
     """Whether latents of fewer rows serve for more rows, so that only the new texts are computed."""
-    n_readings: int = 1
-    """Times that a text is read: once for each template of a mean."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class SearchSpace:
 
 
 def _passes(family: Family, points: Sequence[str]) -> int:
-    return family.n_readings * count_blocks([family.routes[point] for point in points if point in family.routes])
+    return count_blocks([route for point in points for route in family.routes.get(point, ())])
 
 
 def count_texts(task: Task, least: int) -> Callable[[int], int]:

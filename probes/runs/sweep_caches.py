@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,10 +18,18 @@ from extract.poolings.pooling_table import AUTO
 from extract.records import to_plain, with_values
 from extract.run.extraction import describe_extraction, extract_latents, unique_texts
 from extract.run.extraction_spec import ExtractionProgress, ExtractionSpec
-from extract.run.shards import CachePart, compose_cache, sweep_cost, sweep_latents
+from extract.run.shards import (
+    CachePart,
+    compose_cache,
+    extract_readings,
+    reading_routes,
+    sweep_cost,
+    sweep_latents,
+)
 from extract.store.cache import LatentCache, cache_path, find_cache, passing_over
 from extract.store.items import remove_cache
 from extract.store.manifest import Manifest
+from extract.wiring.states import count_blocks
 from probes.data.task import Task
 from probes.data.task_table import task_title
 from probes.runs.grid import Grid, Point
@@ -70,17 +79,22 @@ def group(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]
 
 
 def find_families(grid: Grid, tasks: Mapping[str, Task]) -> Iterator[tuple[str, list[list[Point]]]]:
-    """Give the digest of every decoder, and the families of its points: of the same passes but for plans."""
+    """Give the digest of every decoder, and the families of its points: of the same passes but for plans.
+
+    Points with views are one family for each task, as they may share any of their views.
+    """
 
     def key(point: Point) -> str:
         spec, task = point.config.extraction, tasks[point.label]
+        if spec.views:
+            return digest_json([task.digest(), task.name, point.config.caches, "views"])
         alone = [spec.plan] if _is_alone(spec) else []
         words = spec.words.poolings
         # `auto` stands for another pooling under each plan, and a mean of several templates is stored as it is.
         apart = [KINDS[task.kind].reads_words and AUTO in words, len(spec.members) > 1]
         held = [list(words), list(spec.poolings), list(spec.layers)] if any(apart) else []
         rest = [spec.template.to_dict(), spec.storage_dtype, spec.batch_tokens, spec.store_texts, spec.looks_inside]
-        words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba), to_plain(spec.views)]
+        words_rest = [spec.words.shift, spec.words.on_lost, to_plain(spec.reba)]
         return digest_json([task.digest(), task.name, point.config.caches, alone, held, rest, words_rest])
 
     usable = [point for point in grid.points if not point.why_not]
@@ -204,7 +218,22 @@ def _extract_families(
         try:
             _extract(decoder, points, task, caches, watcher, is_of_plans=grid.is_of_plans, grown=grown)
         except (IcecoreError, OSError, RuntimeError) as error:
-            caches.fail_or_raise(points, error, grid, watcher)
+            if len(points) == 1 or not points[0].config.views:
+                caches.fail_or_raise(points, error, grid, watcher)
+                continue
+            for point in points:  # what one view of a point cannot read is no reason to lose the others
+                try:
+                    _read_views(decoder, [point], task, caches, watcher)
+                except (IcecoreError, OSError, RuntimeError) as cause:
+                    caches.fail_or_raise([point], cause, grid, watcher)
+
+
+def _read_views(decoder: Decoder, points: Sequence[Point], task: Task, caches: PointCaches, watcher: Watcher) -> None:
+    """Find or extract the caches of points with views, and add them."""
+    specs, folder = [point.config.extraction for point in points], points[0].config.caches
+    progress = watcher.extraction(f"sweeping {task_title(task.name)}")
+    read = extract_readings(decoder, unique_texts(task.texts()), specs, folder=folder, progress=progress)
+    caches.of |= {point.label: cache for point, cache in zip(points, read, strict=True)}
 
 
 def find_misfits(families: Sequence[Sequence[Point]], n_blocks: int, *, is_only: bool) -> dict[str, str]:
@@ -271,26 +300,27 @@ def _extract(
     """Find or extract the caches of points that share passes, and add them."""
     texts, n_blocks, folder = unique_texts(task.texts()), len(decoder.blocks), points[0].config.caches
     plans = list({point.plan: None for point in points})
-    if any(plan.has_tail for plan in plans):
-        passes = apart = n_blocks
-        if is_of_plans:
-            sweep_cost(plans, n_blocks)  # refuses them
-    else:
-        cost = sweep_cost([point.plan for point in points], n_blocks)
-        passes, apart = cost.n_blocks, cost.n_blocks_apart
-    n_texts = 1 if is_of_plans else len(texts) * len(points[0].config.extraction.members)
+    if is_of_plans:
+        sweep_cost(plans, n_blocks)  # refuses those with tails
+    routes = reading_routes({point.label: point.config.extraction for point in points}, n_blocks)
+    passes, apart = count_blocks([*chain(*routes.values())]), sum(map(count_blocks, routes.values()))
+    n_texts = 1 if is_of_plans else len(texts)
     caches.block_passes += passes * n_texts
     caches.apart += apart * n_texts
     progress = watcher.extraction(f"sweeping {task_title(task.name)}")
-    if grown is not None:
+    has_views = bool(points[0].config.views)
+    if grown is not None and not has_views:
         _show(_grow(decoder, points, task, grown, progress), points, caches)
         return
-    if is_of_plans:
+    if is_of_plans and grown is None:
         watcher.say(
             f"{len(plans)} plan{'s' * (len(plans) > 1)} over {len(texts):,} texts: {passes} block passes per batch "
             f"instead of {apart} "
             f"({passes / apart:.2f} of separate extractions)"
         )
+    if has_views:
+        _read_views(decoder, points, task, caches, watcher)
+        return
     held: dict[str, LatentCache | None] = {}
     for point in points if not is_of_plans else ():
         identity = describe_extraction(decoder, texts, point.config.extraction).identity

@@ -13,8 +13,7 @@ import numpy as np
 
 from extract.decoders.decoder import read_n_blocks
 from extract.errors import CodeError, ConfigError, HeadError, IcecoreError, first_line, unknown_name
-from extract.run.shards import sweep_cost
-from extract.wiring.states import route_of
+from extract.run.shards import reading_routes, sweep_cost
 from probes.data.task import Task
 from probes.report.scores import PlansScores, SearchCost
 from probes.report.write import write_plans
@@ -340,9 +339,10 @@ class SearchedGrid:
                     sweep_cost([point.plan for point in family], n_blocks)  # refuses those with tails
                 first, task = family[0].config.extraction, judged[family[0].label]
                 fitting = [point for point in family if point.label not in misfits]
-                routes = {self.scored[point.label]: route_of(point.plan, n_blocks) for point in fitting}
-                if routes:
-                    families.append(Family(routes, counts[id(task)], keeps_rows(first, task), len(first.members)))
+                specs = {self.scored[point.label]: point.config.extraction for point in fitting}
+                if specs:
+                    routes = reading_routes(specs, n_blocks)
+                    families.append(Family(routes, counts[id(task)], keeps_rows(first, task)))
         if not self.alive:
             raise HeadError(f"no point can be computed on every task: {'; '.join(dict.fromkeys(self.failed.values()))}")
         plans = {name: points[""].plan for name, points in self.alive.items()} if self.grid.is_of_plans else {}

@@ -402,7 +402,7 @@ def test_poolings_of_a_point_are_those_of_words_where_its_task_is_one_of_words(t
         "task=pairs, by=first": ("last",),
         "task=words, by=first": ("first", "mean"),
     }
-    heads = {"pairs": {"siamese-cosine": {}}, "words": {"layer-odd": {}}}
+    heads: dict[str, Any] = {"pairs": {"siamese-cosine": {}}, "words": {"layer-odd": {}}}
     tasks = {name: {**ON_TASKS[name], "heads": heads[name]} for name in ON_TASKS}
     some = poolings_of(config(**tasks[task]), {"task": tasks}, "task", "encoders=mean,echo-mean")
     assert some["task=pairs, encoder=echo-mean"] == ("echo-mean",)

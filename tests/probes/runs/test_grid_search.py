@@ -32,7 +32,7 @@ def space_of(
     plans: Sequence[MaskPlan], n_blocks: int, n_rows: int, n_texts: Callable[[int], int], *, fewest_rows: int = 1
 ) -> SearchSpace:
     named = {plan.text: plan for plan in plans}
-    family = Family({name: route_of(plan, n_blocks) for name, plan in named.items()}, n_texts)
+    family = Family({name: [route_of(plan, n_blocks)] for name, plan in named.items()}, n_texts)
     return SearchSpace(tuple(named), (family,), n_rows, fewest_rows, named, n_texts)
 
 
