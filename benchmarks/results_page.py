@@ -266,7 +266,9 @@ def draw_merges(figure: Figure, results: dict[str, Any]) -> None:
         draw_numbers(panel, pd.DataFrame(merges["rows"]))
         value = 100 * merges["untrained"]["mean"]
         panel.axhline(value, color=style.GREY, linewidth=0.9, linestyle="--")
-        panel.annotate("best plan, untrained", (0, value), (0, 3), textcoords="offset points", fontsize=7, color=style.GREY)
+        panel.annotate(
+            "best plan, untrained", (0, value), (0, 3), textcoords="offset points", fontsize=7, color=style.GREY
+        )
         panel.set_title(next(title for start, title in MERGED.items() if task.startswith(start)), fontsize=9)
         panel.set_xlabel("weight of the adapted decoder")
 

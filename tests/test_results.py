@@ -283,6 +283,19 @@ def test_merges_are_measured_at_every_ratio() -> None:
             assert best["ratio"] == "1"
 
 
+def test_the_page_says_which_blocks_an_adapter_moves() -> None:
+    rows = pd.read_csv(ROOT / "benchmarks" / "results" / "weights-smollm2-adapted.csv")
+    blocks = rows[(rows["part"] == "block") & (rows["layer"] != "embedding")].set_index("layer")["distance"] * 100
+    upper = [f"block_{number}" for number in range(15, 24)]
+    low, high = blocks[upper].min(), blocks[upper].max()
+    page = " ".join(read_page("docs/results.md").split())
+    assert f"blocks 15 to 23 change by {low:.1f} to {high:.1f} % of their length, block 21 most" in page
+    others = blocks.drop(upper)
+    assert blocks.idxmax() == "block_21"
+    assert f"the others by {others.min():.1f} to {others.max():.1f} %." in page
+    assert others.max() < low
+
+
 def _views_by_source(page: str) -> None:
     """Compare what the page says of sources with the gains of views there."""
     results = read_results("stsb-views-sources")
