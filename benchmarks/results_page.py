@@ -1,7 +1,7 @@
 """Generated tables of docs/results.md and the figure of merges: `python -m benchmarks.results_page [SWEEP ...]`.
 
-A SWEEP is the folder of one over ratios of the decoder and an adapter, whose scores go into the JSON of merges; beside it,
-as `nosink-TASK` beside `merge-TASK`, is a run of the decoder alone on the same rows under its best plan.
+A SWEEP is the folder of one over ratios of the decoder and an adapter, `merge-TASK-sweep`, whose scores go into the JSON
+of merges. Beside it is `nosink-TASK`, a run of the decoder alone on the same rows under its best plan.
 """
 
 import json
@@ -228,7 +228,7 @@ def tables() -> dict[str, str]:
 
 
 def read_merges(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Take the task of a sweep over ratios, the scores of every ratio with their differences from ratio 0, and a run's."""
+    """Take the task of a sweep over ratios, its scores with their differences from ratio 0, and those of the run beside."""
     frame = pd.read_csv(folder / "points.csv", dtype={"ratio": str})
     scores = frame[(frame["record"] == "score") & frame["split"].isin(["validation", "test"])]
     scores = scores[scores["metric"] == scores["metric"].iloc[0]]
@@ -280,7 +280,9 @@ def main() -> None:
         MERGES.write_text(json.dumps(merges, indent=1) + "\n", encoding="utf-8")
     if MERGES.is_file():
         title = "Merges of SmolLM2-135M with its adapted self, under bidirectional attention"
-        note = "rings: chosen on validation; bands: 95 % over rows; dashed: test score of the decoder alone under nosink-bidirectional:10"
+        note = (
+            "rings: chosen on validation; bands: 95 % over rows; dashed: test of the decoder alone, no sink, top third"
+        )
         figure = style.make_figure(draw_merges, read_results("merges-smollm2"), title=title, note=note, size=(7.2, 2.6))
         style.save_figure(figure, CURVES, file_format="png")
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")

@@ -79,7 +79,8 @@ def grid_lead(scores: PlansScores) -> str:
     text = f"The best of {count_points(scores)}{by} is `{label_of(choice.point)}`, with {head}: "
     if scores.search:
         share = f"at {scores.search.share:.2f} of the cost of scoring all"
-        text = f"Of {count_points(scores)}{which_failed(scores)} the search found `{label_of(choice.point)}` {share}, with {head}: "
+        points = f"{count_points(scores)}{which_failed(scores)}"
+        text = f"Of {points} the search found `{label_of(choice.point)}` {share}, with {head}: "
     task = scores.grid.task_axis if scores.grid else ""
     rows = f"{split} of `{choice.point[task]}`" if task else split
     text += f"{metric_label(result.metric)} {spread(result.summary[split][result.metric])} on {rows}, "

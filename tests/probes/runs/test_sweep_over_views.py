@@ -104,7 +104,7 @@ def test_a_search_over_views_pays_for_all_of_them(tmp_path: Path, decoder_folder
 
 
 def test_points_of_a_sweep_over_views_are_those_of_runs(tmp_path: Path, decoder_folder: Path) -> None:
-    views, over, *_ = VIEWS["the axis is a key of one"]
+    views, *_ = VIEWS["the axis is a key of one"]
     result, *_ = swept(tmp_path, decoder_folder, "the axis is a key of one", test="all")
     for row in result.record.plans:
         plan = next(iter(row.point.values()))
