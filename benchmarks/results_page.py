@@ -1,7 +1,7 @@
 """Generated tables of docs/results.md and the figure of merges: `python -m benchmarks.results_page [SWEEP ...]`.
 
-A SWEEP is the folder of one over ratios of the decoder and an adapter, `merge-TASK-sweep`, whose scores go into the JSON
-of merges. Beside it is `nosink-TASK`, a run of the decoder alone on the same rows under its best plan.
+A SWEEP is the folder of one over ratios of the decoder and an adapter, `merge-TASK-sweep`, whose scores go into the
+JSON of merges. Beside it is `nosink-TASK`, a run of the decoder alone on the same rows under its best plan.
 """
 
 import json
@@ -228,7 +228,7 @@ def tables() -> dict[str, str]:
 
 
 def read_merges(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Take the task of a sweep over ratios, its scores with their differences from ratio 0, and those of the run beside."""
+    """Take the task of a sweep over ratios, its scores, their differences from ratio 0, and those of the run beside."""
     frame = pd.read_csv(folder / "points.csv", dtype={"ratio": str})
     scores = frame[(frame["record"] == "score") & frame["split"].isin(["validation", "test"])]
     scores = scores[scores["metric"] == scores["metric"].iloc[0]]
