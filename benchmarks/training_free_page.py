@@ -227,6 +227,7 @@ def read_sweep(folder: Path, before: Mapping[str, Any] | None) -> dict[str, Any]
             row["options"] = re.sub(r"--task.pairs \d+", f"--task.pairs {rows_per_split}", options)
         encoders[ENCODERS[name]] = row | {"n_tokens": point["n_tokens"]}
     program = {name: record[name] for name in ("command", "commit", "versions", "products") if name in record}
+    program["command"] = re.sub(r" --(runs|caches) \S+|(?<=--decoder\.name )\S*/", "", program["command"])
     by_source = [transfer for transfer in record["grid"]["transfers"] if transfer["over"] == "sources"]
     about = {"rows_per_split": rows_per_split, "n_test": record["task"]["n_rows"]["test"]}
     baselines = {}

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -105,6 +106,43 @@ def test_the_page_says_what_triples_gain_over_words() -> None:
     echo = some["smollm2-135m-instruct pubmedqa"]["encoders"]["echo, mean"]
     value, low, high = (100 * echo[end] for end in ("difference", "low", "high"))
     assert f"echo has {-value:.1f} points less than the mean ({low:.1f} to {high:.1f})" in page
+
+
+def test_the_page_says_what_the_choices_gain_over_words() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    decoders, said = ("smollm2-135m-instruct", "gemma-3-270m-q4_k_m"), dict[str, list[str]]()
+    for task, name in (("banking77-clusters", "tf-idf"), ("banking77", "bag-of-words")):
+        words = [RESULTS[f"{decoder} {task}"]["baselines"][name] for decoder in decoders]
+        assert len({baseline["test"] for baseline in words}) == 1
+        gaps = [100 * np.array([*baseline["chosen_over_it"][HEADS[task]].values()]) for baseline in words]
+        said[name] = [
+            f"{100 * words[0]['test']:.1f}",
+            *(f"{gap:.1f} ({low:.1f} to {high:.1f})" for gap, low, high in gaps),
+        ]
+    score, smol, gemma = said["tf-idf"]
+    assert f"tf-idf has {score}, from which what validation chooses differs by {smol} on SmolLM2 and by {gemma}" in page
+    score, smol, gemma = said["bag-of-words"]
+    more = gemma.replace(" (", " points more (")
+    assert f"a bag of words has {score}, and the choices {smol} and {more}." in page
+
+
+def test_the_page_says_where_echo_is_certain() -> None:
+    page, some = " ".join(PAGE.read_text(encoding="utf-8").split()), json.loads(SOME.read_text(encoding="utf-8"))
+    unsure = []
+    for encoder in ("echo, mean", "no sink, top third, echo, mean"):
+        for decoder in ("smollm2-135m-instruct", "gemma-3-270m-q4_k_m"):
+            for task in ("stsb", "snli-triples", "banking77", "banking77-clusters"):
+                row = (RESULTS | some)[f"{decoder} {task}"]["encoders"][encoder]
+                assert row["low"] > 0
+                if row["bootstrap_corrected"] >= 0.05:
+                    unsure.append((encoder, decoder, task, f"(p = {row['bootstrap_corrected']:.2f})"))
+    [(_, *where, alone), (_, *where_too, under_masks)] = unsure
+    assert where == ["gemma-3-270m-q4_k_m", "banking77-clusters"]
+    assert where_too == ["smollm2-135m-instruct", "banking77-clusters"]
+    assert (
+        f"that of clusters on Gemma {alone}, and one of echo under the masks, that of clusters on SmolLM2 {under_masks}"
+        in page
+    )
 
 
 @pytest.mark.parametrize(
