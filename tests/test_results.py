@@ -283,6 +283,16 @@ def test_merges_are_measured_at_every_ratio() -> None:
             assert best["ratio"] == "1"
 
 
+def test_the_page_says_what_merges_have_beside_the_best_plan_without_training() -> None:
+    results = read_results("merges-smollm2")
+    pairs, entities, tags = (100 * results[task]["untrained"]["mean"] for task in ("stsb", "wnut17", "ud-ewt-upos"))
+    page = " ".join(read_page("docs/results.md").split())
+    assert f"the decoder alone has {pairs:.1f} on pairs, {entities:.1f} on entities and {tags:.1f} on parts" in page
+    for task, is_beaten in (("stsb", False), ("wnut17", True), ("ud-ewt-upos", False)):
+        scores = [row["value"] for row in results[task]["rows"] if row["split"] == "test"]
+        assert (max(scores) > results[task]["untrained"]["mean"]) == is_beaten
+
+
 def test_the_page_says_which_blocks_an_adapter_moves() -> None:
     rows = pd.read_csv(ROOT / "benchmarks" / "results" / "weights-smollm2-adapted.csv")
     blocks = rows[(rows["part"] == "block") & (rows["layer"] != "embedding")].set_index("layer")["distance"] * 100
