@@ -194,7 +194,7 @@ def _plans(scores: Mapping[str, Any]) -> Numbers:
             "search",
             search,
             ("strategy", "budget", "by", "n_plans", "n_texts", "cost", "full_cost", "share"),
-            ("trials",),
+            ("trials", "n_asked"),
         )
         for k, trial in enumerate(search["trials"]):
             found |= _flat(f"search/trial_{k}", trial)
