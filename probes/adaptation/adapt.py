@@ -901,9 +901,13 @@ def _describe_computation(config: AdaptConfig, decoder: Decoder) -> dict[str, st
 
 def _require_gradients(objectives: Objectives, spec: LoraSpec) -> None:
     """Refuse updates that are all above what the contrastive objective reads: they would get no gradients of it."""
-    blocks, contrast = objectives.language.decoder.blocks, objectives.contrast
-    lowest = next(n for n, block in enumerate(blocks, 1) if any(weight.requires_grad for weight in block.parameters()))
-    if contrast is not None and contrast.highest_block < lowest:
+    contrast = objectives.contrast
+    if contrast is None:
+        return
+    blocks = enumerate(objectives.language.decoder.blocks, 1)
+    trained = (number for number, block in blocks if any(weight.requires_grad for weight in block.parameters()))
+    lowest = next(trained, 0)  # 0: of updates beside the blocks, as of the embedding
+    if contrast.highest_block < lowest:
         raise ConfigError(
             f"objectives.sscl.layers is {[*contrast.options.layers]}, and lora.targets {[*spec.targets]} begins at "
             f"block {lowest}, above it, so sscl would train nothing; allowed: layers from block_{lowest:02d} on. "

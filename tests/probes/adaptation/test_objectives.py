@@ -231,8 +231,8 @@ def test_a_candidate_that_is_left_out_adds_nothing() -> None:
 )
 def test_equal_texts_are_no_negatives(rows: list[tuple[str, ...]], expected: list[str]) -> None:
     codes = np.array([[ord(text) for text in column] for column in zip(*rows, strict=True)])
-    found = find_equal_texts(codes)
-    assert ["".join(np.where(row, "x", ".")) for row in found] == expected
+    is_left_out = find_equal_texts(codes)
+    assert ["".join(np.where(row, "x", ".")) for row in is_left_out] == expected
 
 
 def test_info_nce_is_of_float32_whatever_computes_the_states() -> None:

@@ -1,14 +1,17 @@
 """The untrained mean of views: its choice is the best of all sets, and a cosine of vectors side by side."""
 
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy.stats import pearsonr
 
 from extract.errors import HeadError
+from probes.data.pair_task import PairTask
 from probes.fitting.fit import fit_head, predict_pairs
 from probes.fitting.fit_options import EpochOptions
 from probes.fitting.saved_fits import FitRecord, SavedHead
@@ -20,19 +23,28 @@ from tests.probes.planted_latents import LAYERS, WIDTH, make_task, pair_data, wr
 VIEWS = ("mean", "last")
 
 
+def draw_latents(task: PairTask, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+    shape = len(LAYERS), len(task.texts()), WIDTH
+    return {view: rng.normal(size=shape).astype(np.float32) for view in VIEWS}
+
+
+def numbered_pairs(task: PairTask) -> Iterator[tuple[int, int, float]]:
+    """Give the numbers of both texts and the gold score of every row of every split."""
+    numbers = {text: k for k, text in enumerate(task.texts())}
+    for rows in task.splits.values():
+        for a, b, gold in zip(rows["sentence1"], rows["sentence2"], rows["score"], strict=True):
+            yield numbers[a], numbers[b], gold
+
+
 @pytest.fixture
 def joint(tmp_path: Path) -> PairLatents:
     """Latents of two poolings that know about the gold in part, each layer with a noise of its own."""
     task = make_task(sizes={"train": 40, "validation": 90, "test": 60})
-    texts = task.texts()
-    places = {text: k for k, text in enumerate(texts)}
     rng = np.random.default_rng(3)
-    latents = {view: rng.normal(size=(len(LAYERS), len(texts), WIDTH)).astype(np.float32) for view in VIEWS}
-    for rows in task.splits.values():
-        for a, b, gold in zip(rows["sentence1"], rows["sentence2"], rows["score"], strict=True):
-            for view in VIEWS:
-                left, right = latents[view][:, places[a]], latents[view][:, places[b]]
-                right += left * (gold / 5 + rng.normal(scale=0.5, size=(len(LAYERS), 1)))
+    texts, latents = task.texts(), draw_latents(task, rng)
+    for a, b, gold in numbered_pairs(task):
+        for latent in latents.values():
+            latent[:, b] += latent[:, a] * (gold / 5 + rng.normal(scale=0.5, size=(len(LAYERS), 1)))
     return pair_data(write_latents(tmp_path / "c.h5", texts, latents), task, batch_size=16, pooling="mean+last")
 
 
@@ -101,13 +113,9 @@ def test_a_view_whose_cosine_never_varies_is_refused(tmp_path: Path) -> None:
 def test_a_layer_that_is_the_same_for_every_text_is_not_chosen(tmp_path: Path) -> None:
     """Beside a good view a constant costs nothing, and the noise of the other layers of its view does."""
     task = make_task(sizes={"train": 40, "validation": 90})
-    texts = task.texts()
-    places = {text: k for k, text in enumerate(texts)}
-    rng = np.random.default_rng(3)
-    latents = {view: rng.normal(size=(len(LAYERS), len(texts), WIDTH)).astype(np.float32) for view in VIEWS}
-    for rows in task.splits.values():
-        for a, b, gold in zip(rows["sentence1"], rows["sentence2"], rows["score"], strict=True):
-            latents["mean"][:, places[b]] += latents["mean"][:, places[a]] * gold
+    texts, latents = task.texts(), draw_latents(task, np.random.default_rng(3))
+    for a, b, gold in numbered_pairs(task):
+        latents["mean"][:, b] += latents["mean"][:, a] * gold
     latents["last"][0] = latents["last"][0, 0]  # the embedding of the last token of a prompt
     data = pair_data(write_latents(tmp_path / "c.h5", texts, latents), task, batch_size=16, pooling="mean+last")
     layers = [view["layer"] for view in fitted(data).choice(data.layers)["views"]]

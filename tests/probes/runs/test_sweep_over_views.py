@@ -99,8 +99,8 @@ def test_a_search_over_views_pays_for_all_of_them(tmp_path: Path, decoder_folder
     assert search is not None
     assert search.full_cost == (3 + 6) * search.n_texts
     [choice] = result.record.chosen.values()
-    found = choice.point["views.echo.plan"]  # read with the texts of test in the end, as the reference is
-    assert n_run == search.cost + {"causal": 6, "backward:1": 7, "bidirectional:2": 8}[found] * n_texts
+    plan = choice.point["views.echo.plan"]  # read with the texts of test in the end, as the reference is
+    assert n_run == search.cost + {"causal": 6, "backward:1": 7, "bidirectional:2": 8}[plan] * n_texts
 
 
 def test_points_of_a_sweep_over_views_are_those_of_runs(tmp_path: Path, decoder_folder: Path) -> None:
