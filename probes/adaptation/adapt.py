@@ -906,7 +906,7 @@ def _require_gradients(objectives: Objectives, spec: LoraSpec) -> None:
         return
     blocks = enumerate(objectives.language.decoder.blocks, 1)
     trained = (number for number, block in blocks if any(weight.requires_grad for weight in block.parameters()))
-    lowest = next(trained, 0)  # 0: of updates beside the blocks, as of the embedding
+    lowest = next(trained)  # `add_lora` refuses updates of no block
     if contrast.highest_block < lowest:
         raise ConfigError(
             f"objectives.sscl.layers is {[*contrast.options.layers]}, and lora.targets {[*spec.targets]} begins at "
